@@ -1,9 +1,9 @@
-"""Kinds of builds: the functions that `run` needs of each, and the registry by name.
+"""Interface that each kind of build implements, and the registry of kinds by name.
 
 A kind surveys the inputs, prepares a plan, opens tasks that do its units in any process, and
 assembles the dataset from their results. Locks, resuming, workers, disk space, publishing and
-reports are the same for all kinds and stand in `run`. `dataprep.testing` has a suite of checks for
-a new kind.
+reports are the same for all kinds, in `run`. `dataprep.testing` has a suite of checks for a new
+kind.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KINDS = {
     "embeddings": "dataprep.pipeline.embeddings.kind:EmbeddingKind",
     "pairs": "dataprep.pipeline.pairs.kind:PairKind",
 }
-"""The class of each kind by its name; it is imported when it is needed."""
+"""Address ``module:class`` of each kind; `kind_named` imports it."""
 
 
 class CommonOptions(Protocol):
@@ -60,57 +60,60 @@ class CommonOptions(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Survey:
-    """The inputs of a build, and how they are cut into units."""
+    """Inputs of a build, and the units that they are cut into."""
 
     sources: tuple[Source, ...]
     units: tuple[Unit, ...]
-    apart: bool = False
-    """Whether tasks run code that is not to be trusted, and so in worker processes only."""
-    only_here: bool = False
+    untrusted: bool = False
+    """Whether tasks run untrusted code (chat templates): then only in worker processes."""
+    in_process: bool = False
     """Whether units are done in this process only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Context:
-    """Circumstances of a build that a kind may use when it prepares."""
+    """Circumstances of a build that `Kind.prepare` may take into account."""
 
     existing: Any = None
-    """Manifest of the dataset that stands in `out`, if one does."""
+    """Manifest of the dataset in `out`; None if there is none."""
     early: Processes | None = None
-    """Worker processes that have started already, and may load what units will need."""
+    """Worker processes that have started, and can load now what units will need."""
     refused: str | None = None
-    """Why the last plan was refused, if it was; see `PlanRefused`."""
+    """Why `Kind.check` refused the previous plan, if it did; see `PlanRefused`."""
     estimate: bool = False
-    """Whether nothing but an estimate is wanted."""
+    """Whether only an estimate is made, and no build."""
     tell: Callable[[str, int, int], None] = lambda *_: None
-    """Reports progress: the name of a step, parts done, parts in all (0: unknown)."""
+    """Function that reports progress: name of a step, parts done, total parts (0: unknown)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """A build that could start now; a kind adds fields of its own."""
+    """Plan of a build, with everything that the build needs to start; kinds add fields."""
 
     options: Any
     plan: Plan[Any]
     stored_options: dict[str, Any]
     notes: tuple[str, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Files that tasks need beside the plan, by name in the staging directory."""
+    """Further files that tasks read, by name in the staging directory."""
     open_here: Callable[[Path], Task] | None = None
-    """Opens the task in this process, with what is loaded here; None: as a worker does."""
-    apart: bool = False
-    """Whether units are done in worker processes only; see `Survey`."""
-    synced: tuple[str, int] | None = None
-    """Files of a unit that the dataset will link to, by pattern and least bytes.
+    """Function that opens the task in this process, reusing what is loaded already.
 
-    They are forced to stable storage while other units are done.
+    None: `Kind.open_task` opens it.
+    """
+    untrusted: bool = False
+    """As in `Survey`."""
+    synced: tuple[str, int] | None = None
+    """Files of a unit that the dataset will link to: a glob pattern and the least size in bytes.
+
+    They are synced to stable storage while other units are done.
     """
     all_bad: bool = False
-    """Whether none of the records in the sample could be used."""
+    """Whether every record in the sample is bad."""
 
 
 class Estimate(Protocol):
-    """What a build will take; a kind adds fields of its own."""
+    """Estimate of what a build will need; kinds add fields."""
 
     @property
     def peak_disk_bytes(self) -> int:
@@ -118,19 +121,19 @@ class Estimate(Protocol):
 
     @property
     def free_bytes(self) -> int:
-        """Return the bytes that are free."""
+        """Return the bytes that are free on the disk of `out`."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what the user should know before the build."""
+        """Return sentences for the user about the build."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields, for JSON."""
+        """Return the fields for ``--json``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workplace:
-    """Place and means to assemble a dataset with."""
+    """Directories, threads and progress function for `Kind.assemble`."""
 
     staging: Staging
     scratch: Path
@@ -138,7 +141,7 @@ class Workplace:
     threads: int
     """Number of threads that may write at once."""
     tell: Callable[[str, int, int], None]
-    """Reports progress: the name of a step, parts done, parts in all (0: unknown)."""
+    """Function that reports progress: name of a step, parts done, total parts (0: unknown)."""
 
 
 M = TypeVar("M", bound=Finished)
@@ -152,11 +155,14 @@ class Assembled:
     manifest: Any
     notes: tuple[str, ...] = ()
     stages: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by stage, of a kind without units."""
+    """Seconds by stage, from kinds without units."""
 
 
 class PlanRefused(Exception):  # noqa: N818 (not an error of the user's)
-    """Raised by `Kind.check`: the plan does not hold, and the build prepares again."""
+    """Signal from `Kind.check` that the plan is unfit: the build calls `Kind.prepare` again.
+
+    `problem` becomes `Context.refused`.
+    """
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -168,18 +174,18 @@ Q = TypeVar("Q", bound=Prepared)
 
 
 class Kind(TaskKind, Protocol[O_contra, Q, M]):
-    """One kind of build; an instance serves one build.
+    """Kind of build; every build uses an instance of its own.
 
-    Subclasses inherit the methods that have a body here.
+    Subclasses inherit `check`, `libraries` and `answer`; they define everything else.
     """
 
     @property
     def name(self) -> str:
-        """Return the name on the command line."""
+        """Return the name, as ``--kind`` takes it."""
 
     @property
     def address(self) -> str:
-        """Return the ``module:class`` that opens tasks in workers, most often of the kind."""
+        """Return the address ``module:class`` of the `TaskKind` that workers import."""
 
     @property
     def result(self) -> type[UnitResult]:
@@ -187,44 +193,32 @@ class Kind(TaskKind, Protocol[O_contra, Q, M]):
 
     @property
     def stage(self) -> str:
-        """Return the name of the work on units, for progress."""
-
-    @property
-    def libraries(self) -> tuple[str, ...]:
-        """Return modules for a worker to import at once; none by default."""
-        return ()
+        """Return the name that progress shows while units are done."""
 
     def load_manifest(self, out: Path) -> M:
-        """Read the manifest of the dataset in `out`; raise E_KIND if it is of another kind."""
+        """Read the manifest of the dataset in `out`; raise E_KIND for one of another kind."""
 
     def survey(self, options: O_contra) -> Survey:
-        """Find the inputs and cut them into units; read no more than footers."""
+        """Find the inputs and cut them into units; read at most footers of files."""
 
     def prepare(self, options: O_contra, survey: Any, context: Context) -> Q:
-        """Settle everything that can be settled without reading the inputs through."""
+        """Check the options and a sample of the inputs, load what is needed, and make the plan."""
 
     def difference(self, existing: M, prepared: Q) -> str | None:
         """Return how `existing` differs from what would be built; None if it does not."""
 
     def estimate(self, prepared: Q, *, details: bool = False) -> Estimate:
-        """Return what the build will take.
-
-        With `details` it is for a user to read, and may take seconds.
-        """
+        """Return an estimate of the build; with `details`, for a user, it may take seconds."""
 
     def check(self, prepared: Q) -> None:
-        """Make checks for which units need not wait; raise `PlanRefused` or an error."""
+        """Make checks during the first units; raise `PlanRefused` or an error."""
         return None  # noqa: RET501 (an empty body would be abstract)
 
     def assemble(self, prepared: Q, results: list[Any], workplace: Workplace) -> Assembled:
         """Write the dataset from the results of all units into a scratch directory, durably."""
 
     def content(self, out: Path, manifest: M) -> dict[str, Any]:
-        """Return the fields of JSON that describe the dataset in `out`."""
-
-    def answer(self, request: bytes, watch: Any) -> bytes:
-        """Refuse: a kind that asks its workers nothing need not define this."""
-        raise ValueError(f"the kind {self.name} answers no requests")
+        """Return the fields of ``--json`` that describe the dataset in `out`."""
 
 
 def kind_named(name: str) -> Any:

@@ -1,9 +1,9 @@
-"""The orchestrator of all builds: lock, resume, units, assembly, publishing.
+"""Orchestrator of all builds: lock, resume, units, assembly, publishing.
 
-The same command run again after any interruption finds its finished units, checks their hashes,
-and goes on. The result is a function of the inputs, the options and the library versions: the
-number of workers, interruptions and the machine leave no trace in it. The same bad record is
-reported whatever the number of workers.
+The same command run again after an interruption finds its finished units, checks their hashes,
+and goes on. The dataset depends only on the inputs, the options and the library versions, not on
+the number of workers, interruptions or the machine. The same bad record is reported whatever the
+number of workers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,6 +46,7 @@ from .execute.serial import Serial
 from .execute.task import Done, temporary_name, unit_name
 from .execute.worker import Event
 from .kinds import (
+    Assembled,
     CommonOptions,
     Context,
     Estimate,
@@ -54,7 +55,7 @@ from .kinds import (
     Prepared,
     Workplace,
 )
-from .plan.plan import PLAN_NAME, Unit
+from .plan.plan import PLAN_NAME
 from .progress import Profile, Progress, ProgressCallback
 from .read.child_process import reading_apart
 from .read.process_limits import available_cores
@@ -64,7 +65,7 @@ from .staging.directory import Staging, leftovers
 from .staging.resume import finished_units, load_result
 from .staging.writeback import Writeback
 
-__all__ = ["BuildState", "check_disk", "run_build", "run_estimate", "used_bytes"]
+__all__ = ["check_disk", "run_build", "run_estimate", "used_bytes"]
 
 O = TypeVar("O", bound=CommonOptions)  # noqa: E741
 Q = TypeVar("Q", bound=Prepared)
@@ -78,10 +79,10 @@ _BUILT = "this dataset is built already: a build would check that it is there, a
 def run_build(
     kind: Kind[O, Q, M], options: O, *, progress: ProgressCallback | None = None
 ) -> BuildReport[M]:
-    """Build what `options` describe, or report that it stands there already.
+    """Build the dataset that `options` describe, or report that `out` holds it already.
 
-    Raises the errors of `dataprep.formats.errors`; after any of them, and after being killed, the
-    same call goes on where it stopped.
+    Raises the errors of `dataprep.formats.errors`. After an error, or if the process is killed,
+    the same call resumes the build.
     """
     started = time.perf_counter()
     options = replace(options, out=output_dir.resolve(options.out))
@@ -99,11 +100,11 @@ def run_build(
         release()
         return _reuse(kind, kind.prepare(options, survey, context), existing, started)
     count = min(options.workers or available_cores(), len(survey.units))
-    if survey.only_here or (len(survey.units) < 2 and not survey.apart):
+    if survey.in_process or (len(survey.units) < 2 and not survey.untrusted):
         count = 0
     while True:
         try:
-            with Processes(count, kind.address) as workers:  # they start while we go on planning
+            with Processes(count, kind.address) as workers:  # start while the kind prepares
                 prepared = kind.prepare(options, survey, replace(context, early=workers))
                 return _Build(
                     kind, prepared, workers, progress=progress, started=started, seen=seen
@@ -114,14 +115,14 @@ def run_build(
 
 @reading_apart()
 def run_estimate(kind: Kind[O, Q, M], options: O) -> Estimate:
-    """Look at the inputs and return what a build would take; write nothing.
+    """Return the kind's estimate of a build; write nothing.
 
-    Raises what a build would raise before its work begins, for what stands in `out` as well.
+    Raises the errors that a build raises before its first unit, also those about `out`.
     """
     options = replace(options, out=output_dir.resolve(options.out))
     existing = output_dir.check(options.out, kind.load_manifest, overwrite=options.overwrite)
     kept = None if options.overwrite else existing
-    context = Context(existing=existing, estimate=kept is None)  # settle all as the build did
+    context = Context(existing=existing, estimate=kept is None)  # prepare as the build did
     prepared = kind.prepare(options, kind.survey(options), context)
     if kept is not None:
         output_dir.refuse_another(options.out, kind.difference(kept, prepared))
@@ -132,9 +133,9 @@ def run_estimate(kind: Kind[O, Q, M], options: O) -> Estimate:
 
 
 def check_disk(estimate: Estimate, out: Path, *, already: int = 0) -> None:
-    """Raise `StorageError` if the disk cannot hold a build, before any work.
+    """Raise `StorageError` if the disk cannot hold a build.
 
-    `already` bytes are there from an earlier run, and are not needed again.
+    `already` bytes of it were written by an earlier run.
     """
     needed = max(0, estimate.peak_disk_bytes - already)
     if needed > estimate.free_bytes:
@@ -146,15 +147,15 @@ def check_disk(estimate: Estimate, out: Path, *, already: int = 0) -> None:
 
 
 def _reuse(kind: Kind[O, Q, M], prepared: Q, existing: M, started: float) -> BuildReport[M]:
-    """Report `existing`, which must be what would be built."""
+    """Return the report of a build that `out` already holds; raise if `existing` is another."""
     out: Path = prepared.options.out
     staging = Staging(out, prepared.plan.key)
     for other in leftovers(out, prepared.plan.key):
         other.refuse_if_held()
     output_dir.refuse_another(out, kind.difference(existing, prepared))
     output_dir.require_whole(out)
-    sync_directory(out.parent)  # a run killed after its rename has not done it
-    staging.discard_if_idle()  # of a run that was killed after it had published
+    sync_directory(out.parent)  # a run killed after its rename has not done so
+    staging.discard_if_idle()  # left by a run that was killed after publishing
     seconds = time.perf_counter() - started
     return BuildReport(
         path=out, recipe_id=existing.recipe_id, reused=True, manifest=existing, seconds=seconds,
@@ -165,7 +166,7 @@ def _reuse(kind: Kind[O, Q, M], prepared: Q, existing: M, started: float) -> Bui
 
 
 class _Build:
-    """One build between its plan and its dataset."""
+    """Build from its plan to the published dataset."""
 
     def __init__(
         self,
@@ -181,34 +182,36 @@ class _Build:
         self._prepared = prepared
         self._workers = workers
         self._plan = prepared.plan
-        self._options = options = prepared.options
-        self._state = BuildState(
-            out=options.out, key=prepared.plan.key, units=prepared.plan.units,
-            sources=prepared.plan.sources, overwrite=options.overwrite,
-            max_rejects=options.max_rejects, stage=kind.stage,
-            writeback=Writeback(prepared.synced), progress=progress, started=started,
-            seen=mark_of(options.out) if seen is None else seen, all_bad=prepared.all_bad,
-        )  # fmt: skip
-        self._staging = self._state.staging
+        self._options = prepared.options
+        self._out: Path = prepared.options.out
+        self._staging = Staging(self._out, prepared.plan.key)
+        self._writeback = Writeback(prepared.synced)
         self._started = started
+        self._seen = mark_of(self._out) if seen is None else seen
+        """State of `out` before the build."""
+        self._own: Mark = ()
+        """State of `out` once this build has published it."""
+        self._useless_units = False
+        """Set where no unit is worth keeping if the build fails now."""
+        self._units = _Units(
+            prepared, max_rejects=self._options.max_rejects, stage=kind.stage, progress=progress,
+            started=started,
+        )  # fmt: skip
         # Made in one thread: msgspec 0.22 crashes where several are the first to use a type.
         self._decoder = msgspec.json.Decoder(kind.result)
 
     def run(self) -> BuildReport[Any]:
-        """Do what is left, and publish."""
-        for other in leftovers(self._options.out, self._plan.key):
+        """Do the units that are left, assemble the dataset and publish it."""
+        for other in leftovers(self._out, self._plan.key):
             other.refuse_if_held()
-        with self._need_named():
+        with self._space_in_errors():
             return self._run()
 
     def _run(self) -> BuildReport[Any]:
-        state, profile = self._state, self._state.profile
-        with state.begun(self._workers.stop):
+        profile = self._units.profile
+        with self._in_staging():
             resumed = self._resume()
-            check_disk(
-                self._kind.estimate(self._prepared), self._options.out,
-                already=self._staging.size(),
-            )  # fmt: skip
+            check_disk(self._kind.estimate(self._prepared), self._out, already=self._staging.size())
             for name, data in self._prepared.files.items():
                 self._staging.put(self._staging.path / name, data)
             self._staging.put(self._staging.path / PLAN_NAME, msgspec.json.encode(self._plan))
@@ -216,37 +219,85 @@ class _Build:
             executor, workers = self._run_units()
             done = time.perf_counter()
             if self._plan.units:
-                state.tell("commit")
-            state.writeback.finish()
+                self._units.tell("commit")
+            self._writeback.finish()
             try:
                 assembled = self._assemble(max(1, workers))
             except (InputError, UsageError):
-                state.useless_units = bool(self._plan.units)  # they hold nothing of use
+                self._useless_units = bool(self._plan.units)  # the next run would fail as well
                 raise
             profile.add(assembled.stages)
             manifest = assembled.manifest
-            state.publish(assembled.root, manifest.recipe_id)
+            self._publish(assembled.root, manifest.recipe_id)
             self._staging.discard()
             profile.prepare = begun - self._started
             profile.units = done - begun
             profile.commit = time.perf_counter() - done
         return BuildReport(
-            path=self._options.out, recipe_id=manifest.recipe_id, reused=False, manifest=manifest,
+            path=self._out, recipe_id=manifest.recipe_id, reused=False, manifest=manifest,
             seconds=time.perf_counter() - self._started, units=len(self._plan.units),
             resumed_units=resumed, workers=workers, profile=profile,
             notes=(
-                *self._prepared.notes, *assembled.notes, *executor.notes, *state.others(),
+                *self._prepared.notes, *assembled.notes, *executor.notes, *self._other_builds(),
             ),
-            content=self._kind.content(self._options.out, manifest),
+            content=self._kind.content(self._out, manifest),
         )  # fmt: skip
 
+    @contextlib.contextmanager
+    def _in_staging(self) -> Iterator[None]:
+        """Make the staging directory and hold its lock; clean up after a failure."""
+        self._staging.create()
+        with self._staging.locked(), self._cleaned_up():
+            self._staging.refuse_other_builds()
+            output_dir.refuse_newer(self._out, self._seen)
+            self._staging.sweep()
+            self._units.tell("plan")
+            yield
+
+    @contextlib.contextmanager
+    def _cleaned_up(self) -> Iterator[None]:
+        """After a failure keep the staging directory only if it holds useful work."""
+        try:
+            yield
+        except BusyError:
+            self._writeback.abandon()
+            self._workers.stop()
+            if not self._staging.has_work():
+                self._staging.discard()
+            raise
+        except BaseException as error:
+            self._writeback.abandon()
+            overtaken = self._overtaken() if isinstance(error, StorageError | OSError) else None
+            if self._useless_units:
+                self._workers.stop()
+                self._staging.discard()
+            else:
+                self._staging.give_up(error)
+            if overtaken is not None:
+                raise overtaken from error
+            raise
+
+    def _overtaken(self) -> BusyError | None:
+        """Return the error to raise if another builder has published `out` or removed the staging.
+
+        That can happen only on file systems without locks.
+        """
+        if self._own and mark_of(self._out)[:-1] == self._own[:-1]:
+            return None  # this build has published `out`: what failed came after
+        try:
+            output_dir.refuse_newer(self._out, self._seen)
+            self._staging.refuse_if_gone()
+        except BusyError as error:
+            return error
+        return None
+
     def _resume(self) -> int:
-        """Take over the units that an earlier run finished; return how many."""
+        """Count the units that an earlier run finished as done; return their number."""
         results = finished_units(
             self._staging, len(self._plan.units), available_cores(), self._decoder
         )
         for result in results:
-            self._state.resumed(
+            self._units.resume(
                 result.number,
                 Done(
                     self._plan.units[result.number].size, result.documents, result.tokens,
@@ -257,14 +308,14 @@ class _Build:
 
     def _run_units(self) -> tuple[Executor, int]:
         """Do the units that are left; return the executor, and how many units it did at once."""
-        left, prepared = self._state.left(), self._prepared
-        parallel = len(left) > 1 or (len(left) == 1 and prepared.apart)
+        left, prepared = self._units.left(), self._prepared
+        parallel = len(left) > 1 or (len(left) == 1 and prepared.untrusted)
         executor: Executor = self._workers
         if not (self._workers.count and parallel):
             executor = Serial(prepared.open_here or (lambda path: self._kind.open_task(path, None)))
         executor.run(
             self._staging.path, left, self._on_event, begun=self._check,
-            inputs=self._state.inputs_of,
+            inputs=self._units.inputs_of,
         )  # fmt: skip
         return executor, min(executor.count, len(left))
 
@@ -273,15 +324,15 @@ class _Build:
         try:
             self._kind.check(self._prepared)
         except (DataprepError, PlanRefused):
-            self._state.useless_units = True
+            self._useless_units = True
             raise
 
     def _on_event(self, event: Event) -> None:
         if event.finished:
-            self._state.writeback.add(self._staging.units / unit_name(event.unit))
-        self._state.note(event)
+            self._writeback.add(self._staging.units / unit_name(event.unit))
+        self._units.note(event)
 
-    def _assemble(self, threads: int) -> Any:
+    def _assemble(self, threads: int) -> Assembled:
         numbers = range(len(self._plan.units))
         units = self._staging.units
         with storage_errors(units):
@@ -289,7 +340,7 @@ class _Build:
         scratch = self._staging.path / temporary_name()
         create_directory(scratch)
         workplace = Workplace(
-            staging=self._staging, scratch=scratch, threads=threads, tell=self._state.tell
+            staging=self._staging, scratch=scratch, threads=threads, tell=self._units.tell
         )
         try:
             return self._kind.assemble(self._prepared, results, workplace)
@@ -298,12 +349,38 @@ class _Build:
                 remove_tree(scratch)
             raise
 
-    @contextlib.contextmanager
-    def _need_named(self) -> Iterator[None]:
-        """Add to an error that says "no space" how much more the build needs.
+    def _publish(self, root: Path, recipe_id: str) -> None:
+        """Rename the finished directory `root` to `out`, in place of a dataset to overwrite."""
+        try:
+            output_dir.refuse_newer(self._out, self._seen)
+            self._own = mark_of(root)
+            if self._options.overwrite and (self._out / CONFIG_NAME).exists():
+                replace_directory(root, self._out)
+            else:
+                publish_directory(root, self._out)
+        except BusyError:
+            if output_dir.holds(self._out, recipe_id):
+                self._staging.discard()  # another builder has published the same dataset
+            raise
 
-        The space was enough when the build began, by its estimate; something else has taken it
-        since, or the sample misled. What is there already counts as used, as it is kept.
+    def _other_builds(self) -> tuple[str, ...]:
+        """Return a note about unfinished builds beside this one, if there are any."""
+        found = leftovers(self._out, self._staging.key)
+        if not found:
+            return ()
+        names = ", ".join(other.path.name for other in found[:3])
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        return (
+            f"{len(found)} unfinished with other options or inputs beside it ({names}{more}); "
+            "`dataprep clean` removes those that no process works on",
+        )
+
+    @contextlib.contextmanager
+    def _space_in_errors(self) -> Iterator[None]:
+        """Add to a "no space" error how many more bytes the build needs.
+
+        The estimate said at the start that the space is enough; then something else took it, or
+        the sample misled. Bytes in the staging directory are not needed again.
         """
         try:
             yield
@@ -323,53 +400,37 @@ def used_bytes(folder: Path) -> int:
     sizes = {}
     for root, _, names in os.walk(folder):
         for name in names:
-            with contextlib.suppress(OSError):  # workers are at work still
+            with contextlib.suppress(OSError):  # workers may still rename and remove files
                 found = Path(root, name).lstat()
                 sizes[found.st_dev, found.st_ino] = found.st_size
     return sum(sizes.values())
 
 
-class BuildState:
-    """One build of `units` into `out`, of which `seen` was the mark before it began.
+class _Units:
+    """Progress of the units of a build: those finished, the totals of all, failures.
 
-    `stage` is what its progress calls the work on units, and `all_bad` says that none of the
-    records that were looked at before can be used.
+    `stage` is the name of the work on units in progress reports.
     """
 
     def __init__(
         self,
+        prepared: Prepared,
         *,
-        out: Path,
-        key: str,
-        units: Sequence[Unit],
-        sources: Sequence[Source],
-        overwrite: bool,
         max_rejects: int | None,
         stage: str,
-        writeback: Writeback,
         progress: ProgressCallback | None,
         started: float,
-        seen: Mark,
-        all_bad: bool = False,
     ) -> None:
-        self.out = out
-        self.staging = Staging(out, key)
-        self.finished: set[int] = set()
         self.profile = Profile()
-        self.writeback = writeback
-        self.useless_units = False
-        """Set where no unit is worth keeping if the build fails now."""
-        self._units = units
-        self._sources = sources
-        self._all_bad = all_bad
-        self._overwrite = overwrite
+        self._units = prepared.plan.units
+        self._sources = prepared.plan.sources
+        self._all_bad = prepared.all_bad
         self._max_rejects = max_rejects
         self._stage = stage
         self._progress = progress
         self._started = started
-        self._seen = seen
-        self._mine: Mark = ()
-        self._input_bytes = sum(unit.size for unit in units)
+        self._input_bytes = sum(unit.size for unit in self._units)
+        self._finished: set[int] = set()
         self._done: dict[int, Done] = {}
         self._totals = Done(0, 0, 0, 0)
         self._failures: dict[int, DataprepError] = {}
@@ -378,74 +439,29 @@ class BuildState:
         """Return the inputs that unit number `unit` reads."""
         return [self._sources[n] for n in sorted({s.source for s in self._units[unit].spans})]
 
-    @contextlib.contextmanager
-    def begun(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Hold the staging directory; `stop` ends the workers, should it have to be removed."""
-        self.staging.create()
-        with self.staging.locked(), self._cleaned_up(stop):
-            self.staging.refuse_other_builds()
-            output_dir.refuse_newer(self.out, self._seen)
-            self.staging.sweep()
-            self.tell("plan")
-            yield
-
-    @contextlib.contextmanager
-    def _cleaned_up(self, stop: Callable[[], None]) -> Iterator[None]:
-        """After a failure keep the staging directory only if there is work of use in it."""
-        try:
-            yield
-        except BusyError:
-            self.writeback.abandon()
-            stop()
-            if not self.staging.has_work():
-                self.staging.discard()
-            raise
-        except BaseException as error:
-            self.writeback.abandon()
-            overtaken = self._overtaken() if isinstance(error, StorageError | OSError) else None
-            if self.useless_units:
-                stop()
-                self.staging.discard()
-            else:
-                self.staging.give_up(error)
-            if overtaken is not None:
-                raise overtaken from error
-            raise
-
-    def _overtaken(self) -> BusyError | None:
-        """Where locks do nothing, another builder may have taken all this away under us."""
-        if self._mine and mark_of(self.out)[:-1] == self._mine[:-1]:
-            return None  # it is ours that stands there: what came after that has failed
-        try:
-            output_dir.refuse_newer(self.out, self._seen)
-            self.staging.refuse_if_gone()
-        except BusyError as error:
-            return error
-        return None
-
     def left(self) -> list[int]:
         """Return the numbers of the units that are still to be done."""
-        return [unit.number for unit in self._units if unit.number not in self.finished]
+        return [unit.number for unit in self._units if unit.number not in self._finished]
 
-    def resumed(self, unit: int, done: Done) -> None:
-        """Count in the `unit` that an earlier run finished."""
-        self.finished.add(unit)
+    def resume(self, unit: int, done: Done) -> None:
+        """Count the `unit` that an earlier run finished as done."""
+        self._finished.add(unit)
         self._add(unit, done)
 
     def note(self, event: Event) -> None:
-        """Take in what a worker reports; raises what stops the build."""
+        """Count the event of a worker; raise the error that stops the build, if there is one."""
         if event.done is not None:
             self._add(event.unit, event.done)
             return
         if event.finished:
-            self.finished.add(event.unit)
+            self._finished.add(event.unit)
             self.profile.add(event.stages or {})
         else:
             self._failures[event.unit] = failure_of(event, self._sources, all_bad=self._all_bad)
         self._stop_at_first_failure()
 
     def _add(self, unit: int, done: Done) -> None:
-        """Note how far `unit` is; an attempt that started again starts from nothing."""
+        """Replace the progress of `unit` by `done`; a unit that is tried again starts from 0."""
         before = self._done.get(unit, Done(0, 0, 0, 0))
         self._done[unit] = done
         self._totals = Done(
@@ -466,17 +482,17 @@ class BuildState:
             )  # fmt: skip
 
     def _stop_at_first_failure(self) -> None:
-        """Raise the failure of the lowest unit, once all units before it are through.
+        """Raise the failure of the lowest unit, once all units before it are finished.
 
         So the same bad record is reported whatever the number of workers.
         """
         if self._failures:
             first = min(self._failures)
-            if all(number in self.finished for number in range(first)):
+            if all(number in self._finished for number in range(first)):
                 raise self._failures[first]
 
     def tell(self, stage: str, done: int = 0, total: int = 0) -> None:
-        """Report progress: `done` of `total` parts of the stage, where it counts any."""
+        """Report progress: `done` of `total` parts of the stage, if it counts parts."""
         if self._progress is not None:
             self._progress(
                 Progress(
@@ -491,32 +507,6 @@ class BuildState:
                     seconds=time.perf_counter() - self._started,
                 )
             )
-
-    def publish(self, root: Path, recipe_id: str) -> None:
-        """Put the finished directory `root` in the place of `out`."""
-        try:
-            output_dir.refuse_newer(self.out, self._seen)
-            self._mine = mark_of(root)
-            if self._overwrite and (self.out / CONFIG_NAME).exists():
-                replace_directory(root, self.out)
-            else:
-                publish_directory(root, self.out)
-        except BusyError:
-            if output_dir.holds(self.out, recipe_id):
-                self.staging.discard()  # nobody needs it any more
-            raise
-
-    def others(self) -> tuple[str, ...]:
-        """Return a note about unfinished builds beside this one, if there are any."""
-        found = leftovers(self.out, self.staging.key)
-        if not found:
-            return ()
-        names = ", ".join(other.path.name for other in found[:3])
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-        return (
-            f"{len(found)} unfinished with other options or inputs beside it ({names}{more}); "
-            "`dataprep clean` removes those that no process works on",
-        )
 
 
 def _values(done: Done) -> tuple[int, int, int, int]:

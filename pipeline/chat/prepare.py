@@ -113,7 +113,7 @@ def survey_chat(options: ChatOptions) -> ChatSurvey:
         read=read,
         units=make_units(sources, read),
         template=template,
-        apart=not template.trusted,
+        untrusted=not template.trusted,
     )
 
 
@@ -176,7 +176,7 @@ def prepare_chat(
             *folder_notes(options), *named_split_notes(options, sources, shares, "chat"),
             *_foreign_tokens(surveyed.template, source, sampled),
         ),
-        chat=sampled, template_origin=surveyed.template.origin, apart=surveyed.apart,
+        chat=sampled, template_origin=surveyed.template.origin, untrusted=surveyed.untrusted,
         files=files_of(source, engine_json), synced=synced(splitting),
         open_here=partial(_open_here, plan, choice.encoder, engine_json),
         all_bad=not sampled.sample.documents,

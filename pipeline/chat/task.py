@@ -21,7 +21,7 @@ import numpy.typing as npt
 from dataprep.formats.read.boundaries import ragged
 
 from ..execute.task import Report
-from ..execute.unit_files import ALL, Marks, Piece, PieceWriter, Rows
+from ..execute.unit_files import ALL, DocumentRows, Marks, Piece, PieceWriter
 from ..plan.plan import Plan, Unit
 from ..plan.splits import assign
 from ..progress import StageClock
@@ -345,7 +345,7 @@ class _ChatUnit(RecordUnit[_Encoded]):
         if not batch.documents:
             return 0
         source = np.stack([np.full(batch.documents, span.source, np.uint64), batch.starts], 1)
-        rows = Rows(
+        rows = DocumentRows(
             sizes=batch.sizes, source=source, records=batch.numbers + self._records,
             hashes=batch.hashes,
         )  # fmt: skip

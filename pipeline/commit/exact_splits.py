@@ -19,7 +19,7 @@ from dataprep.formats.errors import UsageError
 from dataprep.formats.files.safe_open import wrong_size
 from dataprep.formats.storage import create_directory
 
-from ..execute.unit_files import Marks, PieceWriter, Rows
+from ..execute.unit_files import DocumentRows, Marks, PieceWriter
 from ..plan.splits import HashedDocuments, assign_exactly, cut_points, exact_sizes
 from ..tokenize.stored_tokens import EncodingSettings
 from .shards import PlacedPiece
@@ -64,7 +64,11 @@ def deal_out(
 
 
 _Chunk = tuple[
-    npt.NDArray[np.intp], npt.NDArray[np.unsignedinteger], npt.NDArray[np.int64], Rows, Marks | None
+    npt.NDArray[np.intp],
+    npt.NDArray[np.unsignedinteger],
+    npt.NDArray[np.int64],
+    DocumentRows,
+    Marks | None,
 ]
 
 
@@ -87,7 +91,7 @@ def _chunks(placed: PlacedPiece, dtype: str, cuts: Sequence[tuple[int, int]]) ->
         while stop < placed.piece.documents and records[stop] == records[stop - 1]:
             stop += 1  # documents of one record stay together
         local = records[start:stop].astype(np.int64)
-        rows = Rows(
+        rows = DocumentRows(
             sizes=keys[start:stop, 1].astype(np.int64),
             source=np.array(source[start:stop]),
             records=local,

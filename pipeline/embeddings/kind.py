@@ -15,7 +15,7 @@ from dataprep.formats.storage import create_directory
 
 from ..commit.output_dir import same_inputs
 from ..encode.probe import OPTION, OTHER_VECTORS
-from ..kinds import Assembled, Context, Workplace
+from ..kinds import Assembled, Context, Kind, Workplace
 from ..options import quotes_too_much
 from ..plan.splits import FEW_KEYS, add_keys, split_notes
 from .assemble import UnitRows, assemble
@@ -27,7 +27,7 @@ from .task import EmbeddingResult, EmbeddingTasks
 __all__ = ["EmbeddingKind", "array_summary"]
 
 
-class EmbeddingKind(EmbeddingTasks):
+class EmbeddingKind(EmbeddingTasks, Kind[EmbeddingOptions, EmbeddingPrepared, ArrayManifest]):
     """Builds of embeddings; see `kinds.Kind`."""
 
     name = "embeddings"
@@ -74,9 +74,6 @@ class EmbeddingKind(EmbeddingTasks):
     def estimate(self, prepared: EmbeddingPrepared, *, details: bool = False) -> EmbeddingEstimate:
         """Return what the build will take."""
         return estimate(prepared)
-
-    def check(self, prepared: EmbeddingPrepared) -> None:
-        """Do nothing: `prepare` has made all checks."""
 
     def assemble(
         self, prepared: EmbeddingPrepared, results: list[EmbeddingResult], workplace: Workplace

@@ -78,7 +78,7 @@ def survey(options: EmbeddingOptions) -> EmbeddingSurvey:
     return EmbeddingSurvey(
         sources=sources, columns=columns,
         units=make_embedding_units(sources, columns, options.hf_config, options.hf_split),
-        only_here=options.encoder is not None,
+        in_process=options.encoder is not None,
     )  # fmt: skip
 
 

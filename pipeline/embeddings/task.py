@@ -25,6 +25,7 @@ from ..execute.task import (
     Done,
     Report,
     SpanResult,
+    TaskKind,
     UnitResult,
 )
 from ..execute.unit_files import PieceFile
@@ -83,15 +84,10 @@ class EmbeddingTask:
         return _Unit(self._plan, unit, self._encoder, scratch, report=report, clock=clock).run()
 
 
-class EmbeddingTasks:
+class EmbeddingTasks(TaskKind):
     """Part of the kind that worker processes need."""
 
     address = "dataprep.pipeline.embeddings.task:EmbeddingTasks"
-    libraries: tuple[str, ...] = ()
-
-    def answer(self, request: bytes, watch: Watch | None) -> bytes:
-        """Refuse: this kind asks its workers nothing."""
-        raise NotImplementedError
 
     def open_task(self, staging: Path, watch: Watch | None) -> EmbeddingTask:
         """Open the plan in the directory `staging`."""

@@ -1,1 +1,1 @@
-"""Executing units: worker processes, one unit's work, and the files that it writes."""
+"""Execution of units: worker processes, the work on one unit, the files that it writes."""

@@ -1,4 +1,4 @@
-"""Errors that stop a build: which line of which file, and what to do."""
+"""Errors of bad records and failed units, with file, line and remedy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _REMEDIES = {
     "unknown_role": ("Say with --columns what it stands for, as in user=Human",),
     "bad_label": ("Leave labels alone with --form chat",),
 }
-"""Remedies of a bad record by reason; leaving it out is another."""
+"""Remedies of a bad record by reason, besides leaving it out."""
 
 DECISIONS = {
     "template_time": "Mend the template, or choose another --template; the environment variable "
@@ -55,13 +55,13 @@ DECISIONS = {
     "undecided": "Decide with --overlong error, drop, truncate-left, truncate-right or split; "
     "--dry-run tells how many records each would leave out.",
 }
-"""Remedies of failures by reason, for which no record is left out."""
+"""Remedies by reason, for failures that leaving a record out does not mend."""
 
 
 def failure_of(event: Event, sources: Sequence[Source], *, all_bad: bool = False) -> DataprepError:
-    """Return the error that stops a build after this `event` of a failure.
+    """Return the error for the failure that `event` reports.
 
-    `all_bad` says that no record could be used so far: then leaving some out is no remedy.
+    `all_bad`: every record of the sample was bad, so that leaving some out is no remedy.
     """
     if event.bad_record is not None:
         reject, span = event.bad_record
@@ -77,7 +77,7 @@ def failure_of(event: Event, sources: Sequence[Source], *, all_bad: bool = False
 def record_error(
     reject: Reject, span: Span, source: Source, *, all_bad: bool = False
 ) -> RecordError:
-    """Say where the bad record stands; counts the lines before its span, which costs a read."""
+    """Return the error of a bad record; reads the file up to its span, to count lines."""
     if reject.line is None:
         where = f"{source.name} row {reject.offset}"
     else:
@@ -95,7 +95,7 @@ def _remedy(reason: str, all_bad: bool) -> str:
 
 
 def lines_before(path: Path, offset: int) -> int:
-    """Return how many lines start before the first line start at or after `offset`."""
+    """Return the number, from 0, of the first line that starts at or after byte `offset`."""
     count = at = 0
     with storage_errors(path), path.open("rb", buffering=0) as stream:
         while at < offset and (data := stream.read(min(_READ_BYTES, offset - at))):

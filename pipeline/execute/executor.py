@@ -19,7 +19,7 @@ OnEvent = Callable[[Event], None]
 
 
 class Executor(Protocol):
-    """Runs the units of a plan, here or elsewhere."""
+    """Runner of the units of a plan, in this process or in others."""
 
     @property
     def count(self) -> int:
@@ -40,10 +40,10 @@ class Executor(Protocol):
     ) -> None:
         """Do `units` of the plan in the directory `staging`, and return when all are done.
 
-        `on_event` is called in this thread, as events arrive; what it raises stops the executor
-        and is raised again. `begun` is called once, in this thread, when the units have begun or
-        just before. `inputs` gives the inputs of a unit, for error messages.
+        `on_event` is called in the caller's thread for each event; an exception of it stops the
+        executor and propagates. `begun` is called once, in the same thread, when the units have
+        begun or just before. `inputs` returns the inputs of a unit, for error messages.
         """
 
     def stop(self) -> None:
-        """Stop all work now; unfinished units are lost."""
+        """Stop all work at once; unfinished units are lost."""

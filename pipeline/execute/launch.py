@@ -1,8 +1,8 @@
-"""Start of worker processes; imports nothing that takes time, so that it can be done first.
+"""Launch of worker processes; the module imports fast, so that it can come first.
 
-A fresh interpreter takes a quarter of a second to import what a worker needs, and so does the
-coordinator. `ahead` starts workers while the coordinator still imports; `launch` then hands them
-out before it starts others, and `release` ends those that are not needed.
+The coordinator and a worker each take a quarter of a second for their imports. `ahead` starts
+workers before the coordinator's imports; `launch` returns these workers before it starts others,
+and `release` ends those that were not used.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ _ready: list[Launched] = []
 
 
 class Launched(NamedTuple):
-    """A worker process, the end of the pipe that its events come from, and the file that it notes
-    its place in (see `watch`)."""
+    """Worker process, the pipe to read its events from, and the file with its current activity.
+
+    `read.process_limits.Watch` writes that file.
+    """
 
     process: subprocess.Popen[bytes]
     events: IO[bytes]
@@ -47,7 +49,7 @@ class Launched(NamedTuple):
 
 @contextlib.contextmanager
 def ahead(count: int, likely: str | None = None) -> Iterator[None]:
-    """Start `count` workers for `launch` to hand out; end those that are left at the end.
+    """Start `count` workers, which `launch` will return; on exit end those that are left.
 
     They import the kind at the address `likely`.
     """
@@ -59,12 +61,12 @@ def ahead(count: int, likely: str | None = None) -> Iterator[None]:
 
 
 def launch(likely: str | None = None) -> Launched:
-    """Return a worker that has been started ahead, or a new one, which imports `likely`."""
+    """Return a worker that `ahead` has started, or else a new one, which imports `likely`."""
     return _ready.pop(0) if _ready else _start(likely)
 
 
 def release() -> None:
-    """End the workers that were started ahead and are not in use."""
+    """End the workers that `ahead` started and `launch` has not returned."""
     while _ready:
         idle = _ready.pop()
         idle.process.kill()
@@ -73,9 +75,9 @@ def release() -> None:
 
 
 def likely_units(inputs: Sequence[str], enough: int) -> int:
-    """Return about how many units `inputs` will make, up to `enough`, from file sizes alone.
+    """Return a guess at the number of units of `inputs`, at most `enough`, from file sizes.
 
-    Patterns and hub datasets are not looked at. The number only decides how soon workers start.
+    Globs and hub datasets count as none. The guess only decides how early workers start.
     """
     total = 0
     for looks, path in enumerate(path for given in inputs for path in _files(given)):
@@ -99,15 +101,15 @@ def _files(given: str) -> Iterator[Path]:
 
 
 def _start(likely: str | None) -> Launched:
-    """Start a worker; its events have a pipe of their own, apart from what libraries print."""
+    """Start a worker; its events have a pipe of their own, into which no library prints."""
     note = new_note()
     try:
         reading, writing = os.pipe()
     except BaseException:
         note.close()
         raise
-    # A child has our mask from its first moment on: Ctrl-C in a terminal is sent to it as well, and
-    # the coordinator decides what is done about it.
+    # The child inherits this signal mask: Ctrl-C in a terminal is sent to it as well, and only the
+    # coordinator shall react.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process = subprocess.Popen(  # noqa: S603 (our own interpreter)
@@ -138,6 +140,6 @@ def _command(events: int, note: int, likely: str | None) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of a worker, with one core each: the processes are the parallelism."""
+    """Return the environment of a worker, whose libraries use one thread: workers are many."""
     single = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     return {**os.environ, **single, "OPENBLAS_NUM_THREADS": "1"}

@@ -1,8 +1,8 @@
 """Worker processes on this machine, the default executor.
 
 A worker that dies is replaced and its unit tried once more; if that one dies too, the build stops
-and names the unit. A worker that a template or a record has ended is replaced too, and its unit
-has failed.
+and names the unit. A worker that exceeded a limit of `Watch`, or crashed under it, is replaced as
+well, but its unit has failed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .worker import NO_UNIT, Event
 __all__ = ["Processes"]
 
 _ATTEMPTS = 2
-_NAMED = 3  # of the inputs of a unit
-_MOST_THREADS = 4  # of each of the last units, where all cores may still be at work
+_NAMED = 3  # inputs of a unit, in an error
+_MOST_THREADS = 4  # for each of the last units, as other cores may still be busy
 
 # Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
 _EVENT = msgspec.json.Decoder(Event)
@@ -42,10 +42,10 @@ _Questions = queue.SimpleQueue[bytes]
 
 
 class Processes:
-    """Worker processes, each fed by a thread that hands it one unit at a time.
+    """Executor with `count` worker processes, each served by a thread with one unit at a time.
 
-    They start, and import the kind at `address`, when this is entered: while the caller still
-    plans. At exit they are stopped at once, and unfinished units are lost.
+    On entry to the context the workers start and import the kind at `address`, while the caller
+    still plans. On exit they are killed, and unfinished units are lost.
     """
 
     def __init__(self, count: int, address: str) -> None:
@@ -60,7 +60,7 @@ class Processes:
         self._tries: Counter[int] = Counter()
         self._stopping = False
         self._staging: Path | None = None
-        self._settled = threading.Event()
+        self._may_run = threading.Event()
         self._questions: _Questions = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
 
@@ -80,15 +80,15 @@ class Processes:
     def load(self, *requests: bytes) -> None:
         """Send `requests` to all workers, in order, so that they load what units will need.
 
-        The first worker takes a question after the first request; see `answer`.
+        The first worker waits for the request of `ask_first` after the first of `requests`.
         """
         for number, process in enumerate(self._processes):
             self._feed_by_thread(process, requests, self._questions if number == 0 else None)
 
     def ask(self, request: bytes) -> Event:
-        """Put `request` to one worker, before `load`; return the event with its answer or failure.
+        """Send `request` to a worker and return the event of its answer or failure.
 
-        A worker is started if there is none.
+        Must come before `load`. Starts a worker if there is none.
         """
         process = self._processes[0] if self._processes else self.start()
         event = process.ask(self._address, request) or process.failure(NO_UNIT)
@@ -99,10 +99,10 @@ class Processes:
             )  # fmt: skip
         return event
 
-    def answer(self, request: bytes) -> bytes | None:
-        """Put `request` to the first worker, once, after `load`; None if it has died, or is none.
+    def ask_first(self, request: bytes) -> bytes | None:
+        """Return the first worker's answer to `request`; must be called after `load`, once.
 
-        Raises nothing where the kind fails: its answer is missing then.
+        Returns None if there is no worker, if it has died, or if the kind raised an error.
         """
         if not self._threads:
             return None
@@ -126,7 +126,7 @@ class Processes:
             self.load()
         self._questions.put(b"")
         self._staging = staging
-        self._settled.set()
+        self._may_run.set()
         begun()
         left = len(units)
         while left:
@@ -149,10 +149,10 @@ class Processes:
         return process
 
     def stop(self) -> None:
-        """End all workers now."""
+        """Kill all workers."""
         self._stopping = True
         self._questions.put(b"")
-        self._settled.set()
+        self._may_run.set()
         for process in self._processes:
             process.kill()
         for thread in self._threads:
@@ -171,18 +171,18 @@ class Processes:
     def _feed(
         self, process: _Process, requests: Sequence[bytes], questions: _Questions | None
     ) -> None:
-        """Give `process` units until there are none; runs in a thread of its own."""
+        """Send `process` requests, then units until none are left; runs in a thread of its own."""
         for request in requests[:1]:
             process.post(self._address, request)
         if questions is not None:
             self._pass_on(process, questions.get())
         for request in requests[1:]:
             process.post(self._address, request)
-        self._settled.wait()
+        self._may_run.wait()
         if self._staging is not None:
             process.send(b"plan %b\n" % os.fsencode(self._staging))
         while (number := self._next()) is not None:
-            # The last ones may use what is left without work; the engine decides whether it can.
+            # The last units may use the cores of idle workers; the engine decides whether it can.
             threads = min(self.count, _MOST_THREADS) if self._waiting.empty() else 1
             process.send(b"unit %d %d\n" % (number, threads))
             if not self._follow(process):
@@ -191,16 +191,16 @@ class Processes:
         process.end()
 
     def _pass_on(self, process: _Process, question: bytes) -> None:
-        """Put the `question` to `process`; an empty one is none."""
+        """Send `question` to `process` and queue its answer; for an empty question queue None."""
         answer = None
         try:
             if question:
                 answer = process.ask(self._address, question)
         finally:
-            self._answers.put(answer)  # `answer` waits for it
+            self._answers.put(answer)  # `ask_first` waits for it
 
     def _follow(self, process: _Process) -> bool:
-        """Pass on the events of one unit; return whether the process survived it."""
+        """Queue the events of one unit; return whether the process survived it."""
         for event in process.events():
             if event.unit == NO_UNIT:
                 continue  # the answer to a request that was posted
@@ -216,6 +216,7 @@ class Processes:
             return None
 
     def _count_death(self, death: _Death, inputs: Callable[[int], Sequence[Source]]) -> None:
+        """Note the death of a worker; raise an error if its unit has been tried often enough."""
         code = death.process.wait()
         self.notes.append(
             f"the worker {describe_exit(code)} in unit {death.unit}; it was done again"
@@ -235,7 +236,7 @@ class Processes:
 
 
 class _Process:
-    """One worker process and the two pipes to it."""
+    """Worker process with its two pipes."""
 
     def __init__(self, likely: str) -> None:
         self._launched = launch(likely)
@@ -243,14 +244,14 @@ class _Process:
         self._popen, self._events, _ = self._launched
 
     def send(self, data: bytes) -> None:
-        """Write to its input; `events` shows whether it is dead."""
+        """Write `data` to its input; ignore errors, as `events` shows whether it has died."""
         if self._popen.stdin is not None:
             with contextlib.suppress(OSError):
                 self._popen.stdin.write(data)
                 self._popen.stdin.flush()
 
     def ask(self, address: str, request: bytes) -> Event | None:
-        """Put `request` to the kind at `address`; return its answer, None if the process died."""
+        """Return the event that answers `request` to the kind at `address`; None if it died."""
         self.post(address, request)
         for event in self.events():
             self._unread -= 1
@@ -264,7 +265,7 @@ class _Process:
         self.send(b"ask %b %d\n" % (address.encode(), len(request)) + request)
 
     def events(self) -> Iterator[Event]:
-        """Yield its events until it ends; one that is cut short ends it too."""
+        """Yield its events until it ends; kill it if it sends a line that is no event."""
         while line := self._events.readline():
             try:
                 yield _EVENT.decode(line)
@@ -273,13 +274,13 @@ class _Process:
                 return
 
     def end(self) -> None:
-        """Close its input: nothing more comes."""
+        """Close its input, so that it exits."""
         if self._popen.stdin is not None:
             with contextlib.suppress(OSError):
                 self._popen.stdin.close()
 
     def kill(self) -> None:
-        """Stop it now."""
+        """Kill it."""
         self._popen.kill()
 
     def wait(self) -> int:
@@ -287,7 +288,7 @@ class _Process:
         return self._popen.wait()
 
     def failure(self, unit: int) -> Event | None:
-        """Return the event if a limit or a crash of its work on `unit` ended it, else None."""
+        """Return the failure of `unit` if a limit or crash under `Watch` ended it, else None."""
         place = read_activity(self._launched.note)
         code = self.wait()
         if place is None or -code not in {OVERTIME, *CRASHES}:

@@ -1,4 +1,4 @@
-"""Units done one after the other in this process."""
+"""Executor that does units one after the other in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Serial"]
 
 
 class Serial:
-    """Executor of this process; `open_task` opens the plan in a staging directory."""
+    """Executor in this process; `open_task` returns the task of the plan in a staging directory."""
 
     count = 1
     notes: Sequence[str] = ()
@@ -41,4 +41,4 @@ class Serial:
             perform(task, number, staging / UNITS_NAME, on_event, clock=clock)
 
     def stop(self) -> None:
-        """Do nothing: no work goes on when this is called."""
+        """Do nothing: `run` has returned, and no other thread works."""

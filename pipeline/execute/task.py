@@ -1,8 +1,8 @@
-"""Tasks: the work on one unit, whatever the kind of build.
+"""Tasks, which do the work on a unit, and the results that they store.
 
-What a task writes depends on the plan and the unit's number, and on nothing else: not on other
-units, the worker, the clock or the machine. Its result appears under its final name in one step
-(a directory rename), so a unit is either done or not there.
+What a task writes depends only on the plan and the unit's number: not on other units, the worker,
+the clock or the machine. The directory of a unit gets its final name by one rename, so a unit is
+either complete or missing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ REJECTS_NAME = "rejects.jsonl"
 
 
 class BadRecordError(Exception):
-    """A record that cannot be used, in a build that does not skip; see `bad_record`."""
+    """Bad record in a build that does not skip bad records; see `bad_record`."""
 
     def __init__(self, reject: Reject, span: Span) -> None:
         super().__init__(reject.detail)
@@ -72,13 +72,13 @@ class SpanResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StagedReject(Reject, frozen=True, kw_only=True):
-    """A reject in a unit: `record` counts from the start of the unit, `line` of the span."""
+    """Rejected record of a unit: `record` counts from the start of the unit, `line` of the span."""
 
     input: int
     span: int
 
     def final(self, first_record: int, line: int | None) -> dict[str, Any]:
-        """Return the entry of rejects.jsonl."""
+        """Return the entry of rejects.jsonl, with numbers within the dataset and the input."""
         return {
             "record": first_record + self.record,
             "input": self.input,
@@ -127,34 +127,36 @@ Report = Callable[[Done], None]
 
 
 class Task(Protocol):
-    """The work on units of one plan, in one process."""
+    """Object that does units of one plan in one process."""
 
     def run(
         self, number: int, scratch: Path, report: Report, clock: StageClock, threads: int
     ) -> UnitResult:
         """Do unit `number`: write its files into `scratch` and return its result.
 
-        `report` takes the progress, `clock` the time of each stage. `threads` may be at work at
-        once; the files must not depend on it.
+        `report` receives the progress and `clock` the time of each stage. The task may use
+        `threads` threads; the files must not depend on their number.
         """
 
 
 class TaskKind(Protocol):
-    """The part of a kind that a worker process needs; see `kinds.Kind`."""
+    """Part of a kind that a worker process needs; see `kinds.Kind`."""
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """Return modules for a worker to import at once, while the coordinator still plans."""
+        """Return modules for a worker to import while the coordinator still plans; here none."""
+        return ()
 
     def answer(self, request: bytes, watch: Watch | None) -> bytes:
-        """Answer a request that the coordinator makes before there is a plan.
+        """Return the answer to a request that the coordinator sends before there is a plan.
 
         The same instance opens the tasks afterwards, so it can keep what it has loaded. `watch`
-        holds the limits of this process, if it has any.
+        sets the limits of this process, if it has any. By default every request is refused.
         """
+        raise ValueError(f"{type(self).__name__} answers no requests")
 
     def open_task(self, staging: Path, watch: Watch | None) -> Task:
-        """Open the plan in the directory `staging`."""
+        """Return the task of the plan in the directory `staging`."""
 
 
 def task_kind(address: str) -> Any:
@@ -180,16 +182,16 @@ def temporary_name() -> str:
 def run_unit(
     task: Task, number: int, units: Path, report: Report, *, clock: StageClock, threads: int = 1
 ) -> UnitResult:
-    """Do unit `number` by `task` and put it into the directory `units`, in one step."""
+    """Do unit `number` with `task` and publish it in the directory `units` by one rename."""
     scratch = units / temporary_name()
     create_directory(scratch)
     try:
         result = task.run(number, scratch, report, clock, threads)
         write_file(scratch / RESULT_NAME, seal(msgspec.json.encode(result)))
-        with contextlib.suppress(BusyError):  # another builder did the unit, with the same bytes
+        with contextlib.suppress(BusyError):  # another builder has done the unit, with equal bytes
             publish_directory(scratch, units / unit_name(number), durable=False)
     finally:
         with contextlib.suppress(StorageError):
-            remove_tree(scratch)  # gone already, unless something failed
+            remove_tree(scratch)  # missing, unless something failed
         clock.lap("finish")
     return result

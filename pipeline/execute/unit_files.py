@@ -1,8 +1,8 @@
-"""Pieces: what a unit contributes to a split, already in the form of a shard.
+"""Pieces: documents of one unit and one split, stored in the layout of a shard.
 
-The documents of a piece are written as they come; offsets, provenance and record numbers follow
-when it is closed. A piece that is large enough becomes a shard as it is; small ones are joined at
-commit. Documents of conversations bring a loss mask, those of preferences also a score each.
+Tokens are written as they come; offsets, provenance and record numbers follow when the piece is
+closed. At commit a large piece becomes a shard as it is, and small ones are joined. Documents of
+conversations also have a loss mask, those of preferences a score each.
 """
 
 from __future__ import annotations
@@ -22,13 +22,22 @@ from dataprep.formats.files import npy
 from dataprep.formats.manifest.identity import crc32_of_numbers
 from dataprep.formats.storage import FileWriter
 
-__all__ = ["ALL", "ARRAYS", "Marks", "Piece", "PieceFile", "PieceWriter", "Rows", "write_array"]
+__all__ = [
+    "ALL",
+    "ARRAYS",
+    "DocumentRows",
+    "Marks",
+    "Piece",
+    "PieceFile",
+    "PieceWriter",
+    "write_array",
+]
 
 MAX_PIECE_BYTES = 2 << 30
 MAX_PIECE_DOCUMENTS = 1 << 20
 
 ALL = "all"
-"""Split of pieces whose documents are assigned to splits at commit."""
+"""Name of the split of pieces whose documents are assigned to splits at commit."""
 
 ARRAYS = ("tokens", "docs", "source", "records")
 
@@ -42,18 +51,18 @@ class PieceFile(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(hashed: FileHash) -> PieceFile:
-        """Return the entry of what a `FileWriter` gave."""
+        """Return the entry of a file with this hash."""
         return PieceFile(hashed.size, hashed.sha256, tuple(hashed.crc32.tolist()))
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of documents of one split: four files `STEM.tokens`, `.docs`, `.source`, `.records`.
+    """Consecutive documents of one split: files `STEM.tokens`, `.docs`, `.source`, `.records`.
 
-    With exact splits there is a fifth, `.keys`: uint64 [documents, 2], the hash of the split key
-    and the bytes of text of each document. With `Marks` also `.mask`, bytes without a header, and
-    with scores `.scores` and `.groups`, where documents of one record stand together: uint64
-    [records + 1]. `trained` tokens have a mask of 1. `crc32` has the CRC-32 of each part of the
-    content, see `formats.content`.
+    Exact splits add `.keys`, uint64 [documents, 2]: hash of the split key and bytes of text of
+    each document. Conversations add `.mask`, uint8 [tokens] without a header. Preferences add
+    `.scores`, and `.groups`, uint64 [records + 1]: the first document of each record, then the
+    number of documents. `trained` is the number of tokens with a mask of 1. `crc32` holds the
+    CRC-32 of each part of the content; see `formats.manifest.identity`.
     """
 
     split: str
@@ -69,11 +78,11 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rows:
-    """Facts about documents beside their tokens, one row each.
+class DocumentRows:
+    """Columns of facts about documents, one row for each document.
 
-    `sizes` in bytes of text; `source` uint64 [n, 2], input and offset; `records` the number within
-    the unit; `hashes` of the split keys, where they decide anything.
+    `sizes` are in bytes of text; `source` is uint64 [n, 2], number of the input and offset in it;
+    `records` are numbers of records within the unit; `hashes` are those of the split keys.
     """
 
     sizes: npt.NDArray[np.int64]
@@ -84,26 +93,27 @@ class Rows:
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def take(self, chosen: npt.NDArray[np.intp] | slice) -> Rows:
-        """Return the rows `chosen`."""
-        return Rows(**{name: getattr(self, name)[chosen] for name in _ROW_FIELDS})
+    def take(self, chosen: npt.NDArray[np.intp] | slice) -> DocumentRows:
+        """Return the rows at `chosen`."""
+        return DocumentRows(**{name: getattr(self, name)[chosen] for name in _ROW_FIELDS})
 
     @staticmethod
-    def join(parts: Sequence[Rows]) -> Rows:
-        """Return all rows of `parts`, which are not empty."""
-        return Rows(
+    def join(parts: Sequence[DocumentRows]) -> DocumentRows:
+        """Return the rows of all `parts`, of which there must be one or more."""
+        return DocumentRows(
             **{name: np.concatenate([getattr(p, name) for p in parts]) for name in _ROW_FIELDS}
         )
 
 
-_ROW_FIELDS = tuple(field.name for field in fields(Rows))
+_ROW_FIELDS = tuple(field.name for field in fields(DocumentRows))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Marks:
-    """Marks of documents of conversations: `mask` uint8 [tokens], 1 to train on a token.
+    """Loss mask and scores of documents of conversations.
 
-    `scores` float32 [documents] belong to preferences.
+    `mask` is uint8 [tokens], 1 for a token to train on. `scores` is float32 [documents]; only
+    preferences have them.
     """
 
     mask: npt.NDArray[np.uint8]
@@ -114,15 +124,16 @@ class Marks:
         tokens: npt.NDArray[np.bool_] | npt.NDArray[np.int64] | slice,
         documents: npt.NDArray[np.intp] | slice,
     ) -> Marks:
-        """Return the marks of the documents with these numbers, whose tokens are `tokens`."""
+        """Return the mask at `tokens` and the scores at `documents`."""
         scores = None if self.scores is None else self.scores[documents]
         return Marks(mask=self.mask[tokens], scores=scores)
 
 
 class PieceWriter:
-    """Writes pieces of one split into `directory`, starting a new one when one is full.
+    """Writer of the pieces of one split in `directory`; it starts a new piece when one is full.
 
-    `added` is how many tokens (BOS, EOS) every document has beside those of its text.
+    `added` is the number of tokens (BOS, EOS) that every document has besides those of its text.
+    `keys` adds the file `.keys`. `lap` is told the stages of the time, as `StageClock.lap`.
     """
 
     def __init__(
@@ -148,12 +159,12 @@ class PieceWriter:
         self,
         ids: npt.NDArray[Any],
         lengths: npt.NDArray[np.int64],
-        rows: Rows,
+        rows: DocumentRows,
         marks: Marks | None = None,
     ) -> None:
-        """Append documents: their `ids`, already of the token type, and length of each.
+        """Append documents: `ids` of all, already of the stored type, and the length of each.
 
-        All documents of a record come in one call; either all calls have `marks`, or none has.
+        All documents of a record must come in one call, and either all calls have `marks` or none.
         """
         if self._open is None:
             stem = f"{self._split}-{len(self._done)}"
@@ -184,7 +195,7 @@ class _OpenPiece:
         self._trained = 0
         self._scores: list[npt.NDArray[np.float32]] = []
         self._lengths: list[npt.NDArray[np.int64]] = []
-        self._rows: list[Rows] = []
+        self._rows: list[DocumentRows] = []
         self.length = 0
         self.documents = 0
 
@@ -192,7 +203,7 @@ class _OpenPiece:
         self,
         ids: npt.NDArray[Any],
         lengths: npt.NDArray[np.int64],
-        rows: Rows,
+        rows: DocumentRows,
         marks: Marks | None,
     ) -> None:
         self._tokens.write(ids.data)
@@ -213,7 +224,7 @@ class _OpenPiece:
 
     def close(self, *, added: int, keys: bool) -> Piece:
         lengths = np.concatenate(self._lengths)
-        rows = Rows.join(self._rows)
+        rows = DocumentRows.join(self._rows)
         offsets = np.zeros(len(lengths) + 1, np.uint64)
         np.cumsum(lengths, out=offsets[1:].view(np.int64))
         arrays: dict[str, npt.NDArray[Any]] = {

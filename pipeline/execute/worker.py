@@ -1,7 +1,7 @@
-"""Worker process: runs the units of a plan by number.
+"""Worker process, which does units of a plan.
 
-It reads messages from standard input and writes what happens to standard output (or another
-descriptor) as JSON lines:
+It reads messages from standard input and writes events as JSON lines to standard output (or
+another descriptor):
 
     ask KIND SIZE     a request to a kind follows in SIZE bytes; its answer is an event
     plan PATH         the staging directory to work in
@@ -10,11 +10,11 @@ descriptor) as JSON lines:
     printf 'plan %s\\nunit %d 1\\n' STAGING UNIT |
         python -c "from dataprep.pipeline.execute.worker import main; main()"
 
-A worker needs nothing but the staging directory, so it can run on any machine that sees it. It ends
-when its input does. The plan names the kind of build, a class that is imported here.
+A worker needs nothing but the staging directory, so it can run on any machine that mounts it. It
+exits at the end of its input. The plan names the kind of build, a class that the worker imports.
 
-It is a fresh interpreter rather than a fork (which deadlocks with threads) or multiprocessing's
-spawn (which imports the caller's script again, and fails in scripts without a main guard).
+It is a fresh interpreter, because a fork deadlocks with threads, and multiprocessing's spawn
+imports the caller's script again and fails in scripts without a main guard.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Report of a worker: exactly one of the fields besides `unit` and `stages` is set."""
 
     unit: int
-    """Its number, or `NO_UNIT`."""
+    """Number of the unit; `NO_UNIT` for a request."""
     answer: bytes | None = None
     """Answer of the kind to a request."""
     done: Done | None = None
@@ -55,18 +55,18 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: tuple[str, str, str | None, str | None, str] | None = None
     """Type, problem, where, remedy and code of a `DataprepError`."""
     crash: str | None = None
-    """Traceback of anything else."""
+    """Traceback of any other exception."""
 
 
 NO_UNIT = -1
 UNITS_NAME = "units"
 """Folder of the staging directory that holds the finished units."""
-_EVERY_SECONDS = 0.05  # between reports of how far a unit is
+_EVERY_SECONDS = 0.05  # between two reports of the progress of a unit
 _LESS = "Use fewer --workers; then run the command again: finished work is kept."
 
 
 class _EmitError(BaseException):
-    """Carries what `emit` raised past the handlers for what the unit raised."""
+    """Carrier of an exception of `emit` past the handlers of the unit's exceptions."""
 
 
 def perform(
@@ -78,9 +78,9 @@ def perform(
     clock: StageClock,
     threads: int = 0,
 ) -> None:
-    """Do one unit, leave it in the directory `units` and `emit` its events.
+    """Do one unit, publish it in the directory `units` and `emit` its events.
 
-    Only what `emit` raises is raised.
+    Exceptions of the unit become events; only those of `emit` are raised.
     """
     clock.lap("wait")
     throttle = _Throttle(number, emit)
@@ -91,12 +91,12 @@ def perform(
         )
     except _EmitError as error:
         raise error.__cause__ or error from None
-    throttle.last()
+    throttle.flush()
     emit(msgspec.structs.replace(event, stages=clock.take()) if event.finished else event)
 
 
 class _Throttle:
-    """Progress of a unit, emitted now and then, and at the end."""
+    """Limiter of the progress events of a unit to one in `_EVERY_SECONDS`."""
 
     def __init__(self, number: int, emit: Callable[[Event], None]) -> None:
         self._number = number
@@ -105,24 +105,24 @@ class _Throttle:
         self._left: Done | None = None
 
     def report(self, done: Done) -> None:
-        """Keep `done`; emit it if the last one was a while ago."""
+        """Emit `done`, or hold it back if the last event was less than `_EVERY_SECONDS` ago."""
         self._left = done
         if (now := time.monotonic()) >= self._next:
             self._next = now + _EVERY_SECONDS
             try:
-                self.last()
+                self.flush()
             except BaseException as error:
                 raise _EmitError from error
 
-    def last(self) -> None:
-        """Emit what was kept."""
+    def flush(self) -> None:
+        """Emit the progress that `report` has held back, if any."""
         if self._left is not None:
             self._emit(Event(unit=self._number, done=self._left))
             self._left = None
 
 
 def _attempt(number: int, work: Callable[[], object]) -> Event:
-    """Do `work` and return the event of its end."""
+    """Call `work` and return the event of its success or its exception."""
     try:
         work()
     except BadRecordError as bad:
@@ -142,8 +142,8 @@ def _fields(error: DataprepError) -> tuple[str, str, str | None, str | None, str
 
 
 def _failure(number: int, error: Exception) -> Event:
-    """Return the event of the exception being handled; with its traceback if it is a bug."""
-    if isinstance(error, OSError) and error.errno is not None:  # as of a limit of open files
+    """Return the event of the exception being handled; with a traceback unless it is an OSError."""
+    if isinstance(error, OSError) and error.errno is not None:  # such as a limit of open files
         return Event(unit=number, error=_fields(system_error(error, error.filename or "worker")))
     import traceback
 
@@ -151,7 +151,7 @@ def _failure(number: int, error: Exception) -> Event:
 
 
 class _Worker:
-    """State of a worker: the kinds that were asked, the task of the plan, the clock."""
+    """Handler of messages, with the kinds imported so far, the task of the plan, and the clock."""
 
     def __init__(
         self, emit: Callable[[Event], None], watch: Watch | None, likely: str | None
@@ -167,7 +167,7 @@ class _Worker:
         self._clock = StageClock()
 
     def ask(self, address: str, request: bytes) -> None:
-        """Report the answer of a kind to `request`."""
+        """Emit the answer of the kind at `address` to `request`."""
         self._clock.lap("wait")
         found: list[bytes] = []
         event = _attempt(
@@ -177,11 +177,11 @@ class _Worker:
         self._emit(Event(unit=NO_UNIT, answer=found[0]) if event.finished else event)
 
     def plan(self, staging: str) -> None:
-        """Work in the directory `staging` from now on."""
+        """Set the staging directory."""
         self._staging = Path(staging)
 
     def unit(self, number: int, threads: int) -> None:
-        """Do unit `number`; the plan is opened for the first, so that its errors are reported."""
+        """Do unit `number`; open the plan before the first, and emit an event if that fails."""
         if self._task is None:
             event = _attempt(number, self._open)
             if self._task is None:
@@ -203,13 +203,13 @@ class _Worker:
 
 
 def main(events: int = 1, note: int | None = None, likely: str | None = None) -> None:
-    """Serve messages until standard input ends; events go to the descriptor `events`.
+    """Serve messages until standard input ends; write events to the descriptor `events`.
 
-    The limits of `Watch` hold if there is a file `note` for the place that it is at. The `likely`
-    kind is imported at once, while the coordinator still plans.
+    With a descriptor `note`, the limits of `Watch` apply, which writes its activity there. The kind
+    at the address `likely` is imported at once, while the coordinator still plans.
     """
     stream = os.fdopen(os.dup(events), "wb", buffering=0)
-    os.dup2(2, 1)  # nothing that a library prints may get between the events
+    os.dup2(2, 1)  # output of libraries must not mix with the events
 
     def emit(event: Event) -> None:
         try:

@@ -30,7 +30,7 @@ from ..encode.encoder import TextEncoder, load_encoder
 from ..encode.options import Encoder
 from ..encode.probe import OPTION, OTHER_VECTORS, PROBE_NAME, Probe, make_probe, unfinished_probes
 from ..execute.task import Task, UnitResult
-from ..kinds import Assembled, Context, Prepared, Survey, Workplace
+from ..kinds import Assembled, Context, Kind, Prepared, Survey, Workplace
 from ..options import quotes_too_much
 from ..plan.named_splits import named_splits
 from ..plan.plan import Plan, Splitting
@@ -70,12 +70,11 @@ class PairPrepared(Prepared):
     probe: Probe | None
 
 
-class PairKind:
+class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
     """Builds of pairs; see `kinds.Kind`. `encoder` makes the vectors that are not given."""
 
     name = "pairs"
     address = "dataprep.pipeline.pairs.kind:PairKind"
-    libraries: tuple[str, ...] = ()
     result = UnitResult
     stage = "read"
 
@@ -84,10 +83,6 @@ class PairKind:
         self._clock = StageClock()
         self._steps: dict[str, float] = {}
         self._resumed = 0
-
-    def answer(self, request: bytes, watch: Watch | None) -> bytes:
-        """Refuse: this kind asks its workers nothing."""
-        raise NotImplementedError
 
     def open_task(self, staging: Path, watch: Watch | None) -> Task:
         """Refuse: this kind has no units."""
@@ -191,9 +186,6 @@ class PairKind:
         """Return what the build will take."""
         table = prepared.table or read_pairs(prepared.options, prepared.inputs)
         return estimate(prepared.options, prepared.inputs, table, prepared.probe)
-
-    def check(self, prepared: PairPrepared) -> None:
-        """Do nothing: `prepare` has made all checks."""
 
     def assemble(
         self, prepared: PairPrepared, results: list[UnitResult], workplace: Workplace

@@ -1,8 +1,8 @@
-"""Checkpoints: arrays that a build keeps, so that the same command need not make them again.
+"""Checkpoints: arrays of an interrupted build that the same command reuses.
 
-Each is a .npy file and a sealed note with its hash, both put in place by a rename. A file that does
-not fit its note is ignored. Checkpoints lie in the staging directory of the build, whose key
-depends on all inputs and options, and are removed with it.
+Each is a .npy file and a sealed note with its hash, both written by a rename. A file that does not
+match its note is ignored. Checkpoints lie in the staging directory of the build, whose key depends
+on all inputs and options, and are removed with it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .directory import Staging, abandoned
 
 __all__ = ["Checkpoints"]
 
-_FOLDER = f"{UNIT_PREFIX}pairs"  # the name by which a staging directory is known to hold work
+_FOLDER = f"{UNIT_PREFIX}pairs"  # by the prefix `Staging.has_work` finds it
 _READ_BYTES = 4 << 20
 
 
@@ -48,7 +48,7 @@ _NOTE = msgspec.json.Decoder(_Note)
 
 
 class Checkpoints:
-    """Arrays of one unfinished build, by name; `reused` counts those that an earlier run made."""
+    """Checkpoints of one build; `reused` is the number of those that an earlier run made."""
 
     def __init__(self, staging: Staging) -> None:
         self._folder = staging.units / _FOLDER
@@ -58,7 +58,7 @@ class Checkpoints:
                 remove_file(path)
 
     def array(self, name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """Return the checkpoint `name`, or make and keep it."""
+        """Return the checkpoint `name`; if there is none, store the array that `make` returns."""
         found = self._load(name)
         if found is not None:
             self.reused += 1
@@ -79,7 +79,7 @@ class Checkpoints:
             with contextlib.suppress(StorageError):
                 remove_file(scratch)
                 remove_file(note)
-                remove_empty_directory(self._folder)  # without checkpoints the folder is no work
+                remove_empty_directory(self._folder)  # if empty, it must not count as work
             raise
 
     def _load(self, name: str) -> npt.NDArray[Any] | None:

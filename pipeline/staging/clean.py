@@ -1,9 +1,9 @@
 """Removal of unfinished builds that no process works on any more.
 
-A build that is killed leaves its directory, so that the same command resumes it. With other options
-it is never used again. What is removed is proved to be nobody's: the directory is ours, its lock is
-free, locks work on this file system, and its last holder, if it signed, was a process of this host
-that is gone. Everything else is kept, with the reason. A removal that was killed is finished.
+A killed build leaves its staging directory, so that the same command can resume it; a command with
+other options never uses it. A directory is removed only if it belongs to this user, its lock is
+free, locks work on its file system, and the last holder, if it signed, was a process of this host
+that has ended. Every other one is kept, with the reason. Interrupted removals are finished.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Leftover", "clean"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leftover:
-    """An unfinished build: its directory, its size in bytes, and why it was kept, if it was."""
+    """Unfinished build: its directory, size in bytes, and why it was kept; None if removed."""
 
     path: Path
     bytes: int
@@ -37,7 +37,7 @@ class Leftover:
 def clean(out: str | os.PathLike[str], *, dry_run: bool = False) -> list[Leftover]:
     """Remove the abandoned unfinished builds of the dataset directory `out`.
 
-    Returns every unfinished build that was found; with `dry_run` nothing is changed.
+    Returns all unfinished builds found, removed or not. With `dry_run` nothing is changed.
     """
     place = local_path(out).absolute()
     begun = [_clean_one(path, partial(_remove_rest, path, dry_run)) for path in half_removed(place)]

@@ -1,13 +1,12 @@
-"""The hidden directory in which a build grows, beside the one it will become.
+"""Staging directory: the hidden directory beside the output in which a build works.
 
-`.NAME.building-KEY` next to NAME: the same file system, so that publishing is one rename. KEY
-stands for the plan, so the same command finds its own work again and another command never does.
-Nothing but a real directory of our own is used under that name.
+Its name is `.NAME.building-KEY` for the output NAME, on the same file system, so that publishing is
+one rename. KEY is derived from the plan: the same command finds its work again, and no other
+command does. A link, or a directory of another user, is refused.
 
-The lock keeps others out where locks work. Where they do not, several builders share the
-directory: each writes under names of its own, finished units appear in one step, and the whole
-directory goes in one step, so that who still works in it fails rather than publishes half of
-something.
+A lock keeps other builders out. On a file system without locks several builders may share the
+directory: each writes under unique names, a finished unit appears by one rename, and the directory
+is removed by one rename, so that a builder still at work fails instead of publishing a part.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ __all__ = ["Staging", "abandoned", "half_removed", "leftovers"]
 LOCK_NAME = "lock"
 
 _TRIES = 10
-_SETTLED = 1.0  # seconds
+_TO_GIVE_WAY = 1.0  # seconds; see `refuse_other_builds`
 _REMOVALS = 3
 _NO_LOCKS = "this file system has no locks, so another host may be at work on it"
 _KEY = re.compile(r"[0-9a-f]{16}")
@@ -48,7 +47,7 @@ _GONE_KEY = re.compile(r"[0-9a-f]{16}\.gone-[0-9a-f]{8}")
 
 
 class Staging:
-    """Paths of one build in progress."""
+    """Staging directory of one build: its paths, lock, leftovers and removal."""
 
     def __init__(self, out: Path, key: str) -> None:
         self.out = out
@@ -58,9 +57,9 @@ class Staging:
         self._lock = self.path / LOCK_NAME
 
     def create(self) -> None:
-        """Make the directories, or take over those of an earlier run.
+        """Create the directories, or take over those of an earlier run.
 
-        Raises `StorageError` for a link, a file, or a directory of somebody else.
+        Raises `StorageError` if a link, a file, or another user's directory has the name.
         """
         create_directory(self.out.parent, parents=True, exist_ok=True)
         for left in reversed(range(_TRIES)):
@@ -83,7 +82,7 @@ class Staging:
                 require_own(path)
 
     def put(self, path: Path, data: bytes) -> None:
-        """Have `data` in the file `path`, whole: written beside it and renamed."""
+        """Write `data` to the file `path` by a rename, unless it holds `data` already."""
         if os.path.lexists(path) and read_own(path) == data:
             return
         scratch = self.path / temporary_name()
@@ -92,26 +91,29 @@ class Staging:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the build; raise `BusyError` with its holder otherwise."""
+        """Hold the lock of the build; raise `BusyError` if another process has it."""
         with lock.hold(self._lock, self.out, self.create):
             yield
 
     def refuse_if_held(self, patience: float = 0.0) -> None:
-        """Raise `BusyError` if a living process is at this build, and stays there."""
+        """Raise `BusyError` if the lock stays held for more than `patience` seconds.
+
+        Where locks work, the holder may also be this process.
+        """
         with contextlib.suppress(StorageError):
             lock.refuse_if_held(self._lock, self.out, patience)
 
     def refuse_other_builds(self) -> None:
-        """With the lock held: raise `BusyError` if a build with other options is under way.
+        """Raise `BusyError` if a build of the same output with other options is running.
 
-        Of builds that start together the one with the lowest key stays: it waits for the others
-        to give way. One that does not has been at it for longer.
+        Must be called with the lock held. Of builds that start together, the one with the lowest
+        key goes on: it gives the others a second to stop. One that does not stop began before.
         """
         for other in leftovers(self.out, self.key):
-            other.refuse_if_held(_SETTLED if self.key < other.key else 0.0)
+            other.refuse_if_held(_TO_GIVE_WAY if self.key < other.key else 0.0)
 
     def refuse_if_gone(self) -> None:
-        """Raise `BusyError` if somebody else has removed the directory that we work in."""
+        """Raise `BusyError` if the directory is missing, because another process removed it."""
         if not is_directory(self.path):
             raise BusyError(
                 "somebody has removed this unfinished build", where=str(self.path),
@@ -119,11 +121,11 @@ class Staging:
             )  # fmt: skip
 
     def has_work(self) -> bool:
-        """Return whether any unit is finished."""
+        """Return whether any unit or checkpoint is finished."""
         return any(self.units.glob(f"{UNIT_PREFIX}*"))
 
     def sweep(self) -> None:
-        """Remove scratch of processes of this host that are gone."""
+        """Remove temporary files of processes of this host that have ended."""
         for place in (self.path, self.units):
             for path in place.glob(".tmp-*"):
                 if abandoned(path.name):
@@ -139,24 +141,24 @@ class Staging:
         return total
 
     def give_up(self, error: BaseException) -> None:
-        """Remove everything after `error`, with the lock held, unless it is of use to anybody.
+        """Remove the directory after `error`, unless it holds finished work.
 
-        Finished units are; and where locks do nothing, others may be at work here. Nothing is
-        removed either if `error` names something in the way, which the user is asked to remove.
+        Must be called with the lock held. The directory also stays if locks do not work, as another
+        builder may use it, and if `error` asks the user to remove something in it.
         """
         refused = isinstance(error, StorageError) and error.code == REFUSED
         if refused or self.has_work():
             return
         try:
             self.refuse_if_held()
-        except BusyError:  # by us: locks work here, so we are alone
+        except BusyError:  # held by this process: locks work, so no other uses the directory
             self.discard()
 
     def remove_if_abandoned(self, *, dry_run: bool) -> str | None:
-        """Remove everything if it is provably nobody's, else return why that is not known.
+        """Remove the directory if no process can be using it; else return the reason to keep it.
 
-        With `dry_run` nothing is changed. Raises `BusyError` if a living process is at it,
-        `StorageError` if it is not ours.
+        With `dry_run` nothing is changed. Raises `BusyError` if a process holds the lock,
+        `StorageError` if the directory belongs to another user.
         """
         require_own(self.path)
         signed = lock.holder(self._lock)
@@ -169,13 +171,13 @@ class Staging:
         with self.locked():
             try:
                 self.refuse_if_held()
-            except BusyError:  # by us, as it should be
+            except BusyError:  # held by this process: locks work
                 self.discard()
                 return None
         return _NO_LOCKS
 
     def discard_if_idle(self) -> None:
-        """Remove everything, unless a living process is at it."""
+        """Remove the directory unless a process holds its lock; finish interrupted removals."""
         with contextlib.suppress(BusyError, StorageError, OSError):
             if is_directory(self.path):
                 require_own(self.path)
@@ -184,27 +186,27 @@ class Staging:
         self._remove_gone()
 
     def discard(self) -> None:
-        """Remove everything, as far as possible: what is left does no harm."""
+        """Remove the directory; ignore failures, as leftovers do no harm."""
         with contextlib.suppress(StorageError):
             aside = f"{self.path.name}.gone-{os.urandom(4).hex()}"
             _remove_at_once(self.path, self.path.with_name(aside))
 
     def _remove_gone(self) -> None:
-        """Remove what processes that were killed were about to remove."""
+        """Finish removals that were interrupted."""
         for path in half_removed(self.out):
             with contextlib.suppress(StorageError):
                 remove_tree(path)
 
 
 def leftovers(out: Path, key: str | None = None) -> list[Staging]:
-    """Return the unfinished builds of `out`, except the one called `key`."""
+    """Return the unfinished builds of `out`, except the one with `key`."""
     start = len(_prefix(out))
     keys = [path.name[start:] for path in _beside(out, _KEY)]
     return [Staging(out, other) for other in keys if other != key]
 
 
 def half_removed(out: Path) -> list[Path]:
-    """Return the directories of `out` whose removal has begun: nobody uses them any more."""
+    """Return the staging directories of `out` whose removal was begun but not finished."""
     return _beside(out, _GONE_KEY)
 
 
@@ -233,13 +235,13 @@ def _remove_at_once(path: Path, aside: Path) -> None:
         try:
             remove_tree(path)
             break
-        except StorageError:  # somebody was just making a file in it; by its old name none can now
+        except StorageError:  # another builder made a file in it, by the old name, just before
             if not left:
                 raise
 
 
 def abandoned(name: str) -> bool:
-    """Return whether `temporary_name` gave `name` to a process of this host that is gone."""
+    """Return whether `name` is a `temporary_name` of a process of this host that has ended."""
     host, _, rest = name.removeprefix(".tmp-").rpartition("-")
     host, _, pid = host.rpartition("-")
     return pid.isdigit() and bool(rest) and lock.is_dead(host, int(pid))

@@ -1,7 +1,7 @@
 """Lock of a build in progress: a file that names the process that holds it.
 
-It keeps two builders from doing the same work twice. File systems without locks give it to every
-builder, so nothing may depend on it.
+It keeps two builders from doing the same work twice. On a file system without locks every builder
+gets it, so correctness must not depend on it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from ..own_files import open_own_file
 __all__ = ["excludes_others", "hold", "holder", "is_dead", "refuse_if_held"]
 
 _TRIES = 10
-_PAUSE = 0.02  # seconds
-_GLANCE = 0.02
-_UNSIGNED = 0.2
+_PAUSE = 0.02  # seconds between two tries
+_GLANCE = 0.02  # seconds that a process may hold the lock only to see whether it is free
+_UNSIGNED = 0.2  # seconds that a new holder may take to sign
 
 
 @contextlib.contextmanager
 def hold(path: Path, out: Path, make_place: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock file `path` of the build of `out`; raise `BusyError` with its holder.
+    """Hold the lock file `path` of the build of `out`; raise `BusyError` if another holds it.
 
-    `make_place` makes its directory, which the builder before us may be about to remove.
+    `make_place` makes its directory, in case the previous builder removes it meanwhile.
     """
     descriptor = _take(path, out, make_place)
     try:
-        with contextlib.suppress(OSError):  # a full disk: nobody will know our name
+        with contextlib.suppress(OSError):  # on a full disk the lock stays unsigned
             _sign(descriptor)
         yield
     finally:
@@ -42,10 +42,10 @@ def hold(path: Path, out: Path, make_place: Callable[[], None]) -> Iterator[None
 
 
 def excludes_others(path: Path, out: Path) -> bool:
-    """Return whether a lock on the file `path` would keep others out; nothing is written.
+    """Return whether locks work for the lock file `path`; write nothing.
 
-    Raises `BusyError` if a living process holds it. Without the file, which nobody has held then,
-    the answer is yes.
+    Raises `BusyError` if a process holds the lock. Returns True if there is no such file, as then
+    no process has held it.
     """
     descriptor = open_own_file(path, create=False)
     if descriptor is None:
@@ -64,7 +64,7 @@ def excludes_others(path: Path, out: Path) -> bool:
 
 
 def refuse_if_held(path: Path, out: Path, patience: float = 0.0) -> None:
-    """Raise `BusyError` if a living process holds the lock file `path`, for so many seconds."""
+    """Raise `BusyError` if the lock file `path` stays held for more than `patience` seconds."""
     descriptor = open_own_file(path, create=False)
     if descriptor is not None:
         try:
@@ -74,7 +74,7 @@ def refuse_if_held(path: Path, out: Path, patience: float = 0.0) -> None:
 
 
 def holder(path: Path) -> tuple[str, int] | None:
-    """Return the host and process that signed the lock file `path` last, if one did."""
+    """Return host and process id of the last signer of the lock file `path`; None without one."""
     descriptor = open_own_file(path, create=False)
     if descriptor is None:
         return None
@@ -85,7 +85,7 @@ def holder(path: Path) -> tuple[str, int] | None:
 
 
 def _take(path: Path, out: Path, make_place: Callable[[], None]) -> int:
-    """Lock the file that stands at `path`, which is not the one whose owner has removed it."""
+    """Return a descriptor of the locked file `path`; try again if it is removed meanwhile."""
     for _ in range(_TRIES):
         descriptor = open_own_file(path, create=True)
         if descriptor is not None:
@@ -102,9 +102,10 @@ def _take(path: Path, out: Path, make_place: Callable[[], None]) -> int:
 
 
 def _lock(descriptor: int, out: Path, patience: float = 0.0) -> None:
-    """Lock the open file, as far as its file system can.
+    """Lock the open file; raise `BusyError` if it stays held.
 
-    Who only looks whether it is held has it for a moment; who has just got it has yet to sign.
+    It waits a moment at least, as the holder may only be looking whether the lock is free, or has
+    yet to sign. Without locks in the file system it returns at once.
     """
     waited = 0.0
     while not _try_lock(descriptor):
@@ -128,7 +129,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _close(descriptor: int) -> None:
-    """Close the file; nothing that matters was written."""
+    """Close the file; ignore errors, as nothing that matters was written."""
     with contextlib.suppress(OSError):
         os.close(descriptor)
 
@@ -147,7 +148,7 @@ def _sign(descriptor: int) -> None:
 
 
 def _read_holder(descriptor: int) -> str | None:
-    """Return the living process that signed, None if there is none."""
+    """Return the signer as words for an error; None if there is none, or it has ended."""
     signed = _signature(descriptor)
     if signed is None:
         return None
@@ -171,7 +172,7 @@ def _busy(out: Path, holder: str | None) -> BusyError:
 
 
 def is_dead(host: str, pid: int) -> bool:
-    """Return whether that process is known to be gone; nothing is known of other hosts."""
+    """Return whether process `pid` of `host` is known to have ended: only of this host."""
     if host != os.uname().nodename or pid <= 0:
         return False
     try:

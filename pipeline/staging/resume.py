@@ -1,4 +1,4 @@
-"""Units that an earlier run finished: trusted only after their bytes have been hashed again."""
+"""Finished units of an earlier run, which are hashed again before they are used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ R = TypeVar("R", bound=UnitResult)
 def finished_units(
     staging: Staging, count: int, threads: int, decoder: msgspec.json.Decoder[R]
 ) -> list[R]:
-    """Return the results of the units that are whole; remove damaged ones, to be done again."""
+    """Return the results of intact units; remove damaged units, so that they are done again."""
     present = [number for number in range(count) if (staging.units / unit_name(number)).is_dir()]
     with ThreadPoolExecutor(threads) as pool:
         checked = list(pool.map(lambda number: _check(staging.units, number, decoder), present))
@@ -46,7 +46,7 @@ def _check(units: Path, number: int, decoder: msgspec.json.Decoder[R]) -> R | No
 
 
 def load_result(units: Path, number: int, decoder: msgspec.json.Decoder[R]) -> R:
-    """Return the result of a unit; raise ValueError if it is not what the task wrote."""
+    """Return the result of a unit; raise ValueError if its file was changed."""
     return decoder.decode(unseal(read_own(units / unit_name(number) / RESULT_NAME)))
 
 

@@ -1,11 +1,11 @@
-"""Writing of finished units to stable storage while others are still being done.
+"""Syncing of finished units to stable storage while other units are still being done.
 
-A dataset is published only when all of it is on stable storage. Left to the end, that takes as
-long as the disk needs for everything at once; here it is done by the time the last unit is. The
-commit still syncs every file that it publishes, units of earlier runs too.
+A dataset is published only when all of it is on stable storage. Syncing units as they finish
+spreads that work over the build, instead of leaving all of it to the end. The commit still syncs
+every file that it publishes, those of earlier runs' units too.
 
-One case cannot be detected: a process killed while the kernel waits for a failing disk does not
-learn of the failure, and the next run finds the unit whole in memory.
+One case cannot be detected: if a process is killed while the kernel waits for a failing disk, the
+failure is lost, and the next run finds the unit intact in the page cache.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["Writeback", "sync_or_remove"]
 class Writeback:
     """Thread that syncs the large files of units, one after the other.
 
-    `files` says which: a pattern and the least size in bytes; None: no files. Failures are final,
-    as the kernel reports each only once: the unit is removed, so that the next run does it again,
-    and the next call raises the error.
+    `files` is a glob pattern and the least size in bytes; None: no files. The kernel reports a
+    failure only once, so the unit is then removed, to be done again by the next run, and the next
+    call of `add` or `finish` raises the error.
     """
 
     def __init__(self, files: tuple[str, int] | None) -> None:
@@ -36,7 +36,7 @@ class Writeback:
         self._abandoned = False
 
     def add(self, unit: Path) -> None:
-        """Sync the finished unit in the directory `unit`, soon."""
+        """Queue the finished unit in the directory `unit` to be synced."""
         self._check()
         if self._files is None:
             return
@@ -47,14 +47,14 @@ class Writeback:
         self._waiting.put(unit)
 
     def finish(self) -> None:
-        """Wait until all is done; raise `StorageError` if a file could not be synced."""
+        """Wait until all units are synced; raise `StorageError` if a file could not be."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join()
         self._check()
 
     def abandon(self) -> None:
-        """Start no other file: the build has failed."""
+        """Stop after the current file, as the build has failed."""
         self._abandoned = True
         self._waiting.put(None)
 
@@ -76,7 +76,7 @@ class Writeback:
         for path in sorted(unit.glob(pattern)):
             if self._abandoned:
                 return
-            if path.stat().st_size >= least:  # others are copied by the commit
+            if path.stat().st_size >= least:  # the commit copies smaller ones
                 sync_or_remove(path, unit)
 
 

@@ -56,7 +56,7 @@ class EarlyTokenizer:
 
     def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
         """Return the ids of `texts`, or why they cannot be had; None if there is no worker."""
-        data = self._workers.answer(_encoded(Encode([text.decode() for text in texts])))
+        data = self._workers.ask_first(_encoded(Encode([text.decode() for text in texts])))
         found = None if data is None else _ANSWER.decode(data)
         if found is None or isinstance(found, str):
             return found

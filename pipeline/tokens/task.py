@@ -29,7 +29,7 @@ from ..execute.task import (
     Task,
     UnitResult,
 )
-from ..execute.unit_files import ALL, Piece, PieceWriter, Rows
+from ..execute.unit_files import ALL, DocumentRows, Piece, PieceWriter
 from ..own_files import read_own
 from ..plan.plan import PLAN_NAME, Plan, Unit, load_plan
 from ..plan.splits import FEW_KEYS, Hashes, add_keys, assign, hash_keys
@@ -312,10 +312,10 @@ class _TextUnit(RecordUnit[Batch]):
             )
         return tokens
 
-    def _rows(self, batch: Batch, texts: list[bytes], span: Span) -> Rows:
+    def _rows(self, batch: Batch, texts: list[bytes], span: Span) -> DocumentRows:
         count = len(texts)
         offsets = np.asarray(batch.offsets, np.uint64)
-        return Rows(
+        return DocumentRows(
             sizes=np.fromiter(map(len, texts), np.int64, count),
             source=np.stack([np.full(count, span.source, np.uint64), offsets], 1),
             records=np.asarray(batch.records).astype(np.int64) + self._records,
@@ -442,10 +442,10 @@ class Sink:
         self.special_text = self._counter.found
         self.unknown = 0
         self._texts: list[bytes] = []
-        self._rows: list[Rows] = []
+        self._rows: list[DocumentRows] = []
         self._bytes = 0
 
-    def add(self, texts: list[bytes], rows: Rows) -> int:
+    def add(self, texts: list[bytes], rows: DocumentRows) -> int:
         """Take documents, as UTF-8; returns how many tokens were written, most often none."""
         self._texts += texts
         self._rows.append(rows)
@@ -459,7 +459,7 @@ class Sink:
         self._lap("split")
         ids, offsets = self._encoder.encode(self._texts)
         self._lap("encode")
-        texts, rows = self._texts, Rows.join(self._rows)
+        texts, rows = self._texts, DocumentRows.join(self._rows)
         self._texts, self._rows, self._bytes = [], [], 0
         return sum(
             self._write(
@@ -473,7 +473,7 @@ class Sink:
     def _write(
         self,
         texts: list[bytes],
-        rows: Rows,
+        rows: DocumentRows,
         ids: npt.NDArray[np.uint32],
         offsets: npt.NDArray[np.int64],
     ) -> int:

@@ -39,7 +39,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         EmbeddingKind,
         "survey",
-        lambda self, options: replace(survey(self, options), only_here=True),
+        lambda self, options: replace(survey(self, options), in_process=True),
     )
 
 

@@ -13,7 +13,7 @@ from dataprep.formats.errors import UsageError
 from dataprep.pipeline.commit import exact_splits as exact
 from dataprep.pipeline.commit.exact_splits import deal_out, sizes_of
 from dataprep.pipeline.commit.shards import PlacedPiece, record_ids
-from dataprep.pipeline.execute.unit_files import PieceWriter, Rows
+from dataprep.pipeline.execute.unit_files import DocumentRows, PieceWriter
 from tests.scenes.sources import encoding
 from tests.support import examples
 
@@ -37,7 +37,7 @@ def place(home: Path, parts: list[list[Document]]) -> list[PlacedPiece]:
         directory.mkdir()
         writer = PieceWriter(directory, "all", "<u2", added=0, keys=True)
         records = np.arange(len(documents), dtype=np.int64) * 2  # every other record was rejected
-        rows = Rows(
+        rows = DocumentRows(
             sizes=np.array([len(ids) + 1 for _, ids in documents], np.int64),
             source=np.stack([np.full(len(documents), number), records + 50], 1).astype(np.uint64),
             records=records,

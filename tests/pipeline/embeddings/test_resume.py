@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from dataprep.pipeline.execute.worker import Event
-from dataprep.pipeline.run import BuildState
+from dataprep.pipeline.run import _Build
 from tests.scenes.embed_inputs import ALL_COLUMNS, build_vectors, digests, fake, lines
 
 
@@ -19,15 +19,15 @@ class _Stop(Exception):
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, units: int) -> None:
     """Stop builds in this process after so many units."""
-    original, finished = BuildState.note, []
+    original, finished = _Build._on_event, []
 
-    def note(self: BuildState, event: Event) -> None:
+    def on_event(self: _Build, event: Event) -> None:
         original(self, event)
         finished.extend([event.unit] if event.finished else [])
         if len(finished) == units:
             raise _Stop
 
-    monkeypatch.setattr(BuildState, "note", note)
+    monkeypatch.setattr(_Build, "_on_event", on_event)
 
 
 @pytest.mark.parametrize("damage", [None, "label.npy", "unit.json"])

@@ -101,10 +101,10 @@ def test_progress_is_told_now_and_then_and_in_the_end(monkeypatch: pytest.Monkey
     assert [event.done and event.done.bytes for event in told] == [1]
     now = 1.0
     progress.report(Done(5, 0, 0, 0))
-    progress.last()  # nothing is left to tell
+    progress.flush()  # nothing is left to tell
     assert [event.done and event.done.bytes for event in told] == [1, 5]
     progress.report(Done(6, 0, 0, 0))
-    progress.last()
+    progress.flush()
     assert [event.done and event.done.bytes for event in told] == [1, 5, 6]
     assert {event.unit for event in told} == {3}
 

@@ -18,7 +18,7 @@ from dataprep.formats.write.dataset_writer import DatasetWriter
 from dataprep.pipeline.commit import shards as layout
 from dataprep.pipeline.commit.shards import PlacedPiece, group, large_piece, record_ids, write_shard
 from dataprep.pipeline.execute import unit_files as pieces
-from dataprep.pipeline.execute.unit_files import Piece, PieceFile, PieceWriter, Rows
+from dataprep.pipeline.execute.unit_files import DocumentRows, Piece, PieceFile, PieceWriter
 from dataprep.pipeline.plan.plan import unit_bytes
 from tests.support import examples
 
@@ -27,10 +27,10 @@ MiB = 1 << 20
 Documents = list[list[int]]
 
 
-def rows_for(documents: Documents, first: int = 0) -> Rows:
+def rows_for(documents: Documents, first: int = 0) -> DocumentRows:
     count = len(documents)
     numbers = np.arange(first, first + count)
-    return Rows(
+    return DocumentRows(
         sizes=np.array([3 * len(ids) for ids in documents], np.int64),
         source=np.stack([np.full(count, 7), numbers * 100], 1).astype(np.uint64),
         records=(numbers * 2).astype(np.int64),
@@ -218,7 +218,7 @@ def test_small_splits_are_few_files() -> None:
 @given(documents_lists, documents_lists)
 def test_rows_join_and_take(one: Documents, other: Documents) -> None:
     """Joining then taking is taking from the whole."""
-    joined = Rows.join([rows_for(one), rows_for(other, len(one))])
+    joined = DocumentRows.join([rows_for(one), rows_for(other, len(one))])
     assert len(joined) == len(one) + len(other)
     chosen = np.arange(0, len(joined), 2)
     whole: Any = rows_for(one + other)
