@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from dataprep.runtime.loader.loader import set_epoch
-from dataprep.runtime.order.seeding import seed_all, seed_worker, seeded_generator
+from dataprep.runtime.seeding import seed_all, seed_worker, seeded_generator
 
 __all__ = ["seed_all", "seed_worker", "seeded_generator", "set_epoch"]

@@ -1,7 +1,7 @@
-"""Checks of arguments, with one wording wherever they are taken.
+"""Checks of arguments, which raise `UsageError` with the same wording everywhere.
 
-Looked at once, when a loader is made: a count that was read from a file as a text, or a switch that
-was given as ``"no"``, would otherwise be met somewhere in a run, or never.
+Arguments are checked when a loader is made. Otherwise a count that was read from a file as a
+string, or a switch given as ``"no"``, would fail in the middle of a run, or never.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["flag", "flag_or_none", "inner_function", "name_of", "one_of", "whole
 
 
 def whole_number(where: str, value: Any, minimum: int = 0) -> int:
-    """Return `value`, of any integer type, as an int; `UsageError` for other types, or less.
+    """Return `value`, of any integer type, as an int of at least `minimum`; else `UsageError`.
 
-    True and False are no numbers: they are given where one argument was taken for another.
+    True and False are refused: usually they were meant for another argument.
     """
     wrong = UsageError(f"must be a whole number, got {value!r}", where=where)
     if isinstance(value, bool):
@@ -45,7 +45,7 @@ def flag(where: str, value: Any) -> bool:
 
 
 def flag_or_none(where: str, value: Any) -> bool | None:
-    """Return `value` as `flag` does, or None, which stands for a choice that depends on others."""
+    """Return `value` as `flag` does, or None, which leaves the choice to the caller."""
     return None if value is None else flag(where, value)
 
 
@@ -58,17 +58,17 @@ def one_of(where: str, value: Any, known: tuple[Any, ...]) -> None:
 
 
 def inner_function(function: Any) -> Any:
-    """Return what a `functools.partial`, or several inside each other, calls in the end."""
+    """Return `function`, or the function that it finally calls if it is a `functools.partial`."""
     while isinstance(function, partial):
         function = function.func
     return function
 
 
 def name_of(function: Any) -> str:
-    """Return the name by which states know a function or object of the caller.
+    """Return the name under which states record a function or object of the user.
 
-    The last part of the qualified name of a function, a method, a class, or what a partial
-    function calls; of another object that of its type.
+    It is the last part of the qualified name of a function, method or class, for a
+    `functools.partial` of the function that it calls, for another object of its type.
 
     >>> name_of(partial(str.upper)), name_of([])
     ('upper', 'list')

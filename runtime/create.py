@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Never, get_args
 
 from dataprep.formats.errors import UsageError
 from dataprep.formats.read.dataset import Split
 
-from .arrays.opening import Place, open_data
 from .arrays.pairs import PairDataset
 from .checks import flag_or_none
 from .loader.batch_sampler import End
 from .loader.loader import Loader
-from .loader.serve import Shuffle, build_order, require_seed, serve
+from .loader.serve import PREFETCH, Shuffle, build_order, require_seed, serve
 from .mixture.dataset import MixedDataset
 from .mixture.loader import mixed_loader
+from .opening import DatasetLike, open_data
 from .order.skips import Skips, skips_of
 from .ranks import data_parallel
 from .rows.windows import WindowDataset
@@ -34,11 +35,13 @@ from .types import SampleDataset, Transform
 
 __all__ = ["create_loader"]
 
+_NAMES_IN_SPECS = {"pack": "algorithm", "weigh_by": "by"}
+
 Skip = Iterable[int] | Skips | Mapping[Any, Iterable[int] | Skips | None] | None
 
 
 def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
-    dataset_dir: Place | Mixture | Mapping[Any, float],
+    dataset_dir: DatasetLike | Mixture | Mapping[Any, float],
     split: str,
     batch_size: int | None = None,
     num_workers: int = 0,
@@ -55,10 +58,11 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     skip: Skip = (),
     dp_rank: int | None = None,
     dp_size: int | None = None,
-    prefetch: int = 2,
+    prefetch: int = PREFETCH,
     io: Literal["mmap", "pread"] | None = None,
     mock: bool = False,
     multiprocessing_context: str | None = None,
+    **unknown: Never,
 ) -> Loader:
     """Return a loader of one split: rows of tokens, of embeddings, or pairs.
 
@@ -70,9 +74,9 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             `open_pairs` returned. Several datasets of tokens are given as a `Mixture`, or as a dict
             of weights: ``{"prose": 0.7, "code": 0.3}``.
         split: the name of a split of the build: ``"train"``, ``"val"``, ``"test"``, ...
-        batch_size: rows per step and rank; the global batch is `batch_size` x `dp_size`. None: 32;
-            with a warning, as many as fill one global batch where there are fewer samples and
-            `drop_last` would leave out all of them.
+        batch_size: rows per step and rank; the global batch is `batch_size` x `dp_size`. None: 32.
+            If there are too few samples for one global batch of 32 and `drop_last` would leave out
+            all of them, it is less, so that they fill one, with a warning.
         num_workers: worker processes, kept alive between epochs. They never change the batches,
             and make rows of tokens slower.
         distributed: take `dp_rank` and `dp_size` from torch.distributed, which must be initialised.
@@ -82,15 +86,15 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             of several ranks gets its last batch filled up to `batch_size`, so that all make equally
             many steps, and in every batch a bool `sample_mask` [batch_size], False in the rows that
             only fill (their labels are -100).
-        pin_memory: page-locked batches, for copies to an accelerator. None: where there is one.
+        pin_memory: page-locked batches, for copies to an accelerator. None: if there is one.
         rows: what one row holds: a spec (`Windows`, `Packed`, `Documents`, `Preferences`,
             `Embeddings`, `Pairs`), or the name of one with its defaults: ``"windows"``,
             ``"packed"``, ``"documents"``, or ``"pairs"``, ``"labels"``, ``"groups"`` of
             preferences. None: what the split was built for, which is windows of texts and packed
             rows of conversations.
         seq_len: tokens per row, a shortcut for the `seq_len` of `rows`.
-        transform: a function of a batch and of a seed for each of its rows, uint64 [rows], which
-            returns the batch; see `TransformedDataset`. `MaskedLM(...).hide` is one, for rows with
+        transform: a function of a batch and of seeds, uint64 [rows], one for each row, that returns
+            the changed batch; see `TransformedDataset`. `MaskedLM(...).hide` is one, for rows with
             ``labels="unshifted"``.
         seed: seed of the shuffle, and of random draws of rows; orders of different seeds, epochs
             and datasets are independent. None: 0; for pairs the seed in their config.json.
@@ -114,33 +118,35 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     wrapping the dataset in a DistributedSampler (which repeats samples to even the ranks out);
     `epoch` advances with each pass.
 
-    Raises `UsageError` for arguments that cannot be met, `InputError` for a split that does not
-    fill one row, and what `open_dataset` raises. Costs the opening of the dataset and, for packed
-    rows the first time, the lengths of all documents.
+    Raises `UsageError` for invalid arguments, `InputError` for a split that does not fill one row,
+    and what `open_dataset` raises. Takes as long as opening the dataset; the first time for packed
+    rows also the reading of all document lengths.
 
         >>> loader = create_loader("shards", "train", 32, seq_len=2048)     # doctest: +SKIP
         >>> for batch in loader:                                            # doctest: +SKIP
         ...     loss = model(batch["input_ids"], labels=batch["labels"])
     """
+    if unknown:
+        raise _unknown_argument(next(iter(unknown)))
     rank, size = data_parallel(distributed, dp_rank, dp_size)
     train, dropped = split == "train", flag_or_none("drop_last", drop_last)
     end = _end(train if dropped is None else dropped, size)
     spec = row_spec(rows, seq_len)
     given_seed = None if seed is None else require_seed(seed)
-    served: Callable[..., Loader] = partial(
+    make_loader: Callable[..., Loader] = partial(
         serve, batch_size=batch_size, epoch=epoch, end=end, dp_rank=rank, dp_size=size,
         num_workers=num_workers, prefetch=prefetch, pin_memory=pin_memory, mock=mock,
         multiprocessing_context=multiprocessing_context,
     )  # fmt: skip
     if transform is not None:
-        served = partial(_transformed, served, transform, given_seed)
+        make_loader = partial(_transformed, make_loader, transform, given_seed)
     shuffle = train if shuffle is None else shuffle
     if isinstance(dataset_dir, Mapping):
         dataset_dir = Mixture(dataset_dir)
     if isinstance(dataset_dir, Mixture):
         return mixed_loader(
-            served, partial(_opened, spec, sample_mask=end == "pad"), dataset_dir.weights, split,
-            seed=given_seed or 0, shuffle=shuffle, io=io,
+            make_loader, partial(_open_split, spec, sample_mask=end == "pad"),
+            dataset_dir.weights, split, seed=given_seed or 0, shuffle=shuffle, io=io,
             by=dataset_dir.by, source_ids=dataset_dir.source_ids, skip=_skips_by_source(skip),
             weights_changed=dataset_dir.weights_changed,
             mixed_tokenizers=dataset_dir.mixed_tokenizers,
@@ -155,11 +161,24 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     _warn_of_unread(samples)
     own_seed = samples.seed if isinstance(samples, PairDataset) else given_seed or 0
     order, definition = build_order(samples, samples.split, seed=own_seed, shuffle=shuffle)
-    return served(samples, order=order, definition=definition, skip=skip)
+    return make_loader(samples, order=order, definition=definition, skip=skip)
+
+
+def _unknown_argument(name: str) -> TypeError:
+    """Return the error for an argument that `create_loader` lacks, with the specs that have it."""
+    option = _NAMES_IN_SPECS.get(name, name)
+    given = {f"rows={spec.__name__}": spec for spec in get_args(RowSpec)}
+    given |= {"dataset_dir=Mixture": Mixture}
+    calls = [
+        f"{call}({'weights, ' if spec is Mixture else ''}{option}=...)"
+        for call, spec in given.items() if option in {field.name for field in fields(spec)}
+    ]  # fmt: skip
+    hint = f"; pass {' or '.join(calls)}" if calls else ""
+    return TypeError(f"create_loader() got an unexpected keyword argument {name!r}{hint}")
 
 
 def _transformed(
-    served: Callable[..., Loader],
+    make_loader: Callable[..., Loader],
     transform: Transform,
     seed: int | None,
     samples: SampleDataset,
@@ -167,23 +186,26 @@ def _transformed(
     definition: Mapping[str, Any],
     **options: Any,
 ) -> Loader:
-    """Return `served` of the samples after `transform`; `seed` None: that of pairs, else 0."""
+    """Return the loader that `make_loader` makes of `samples` whose batches go through `transform`.
+
+    `seed` None is the seed of a `PairDataset`, and 0 for other samples.
+    """
     from .loader.transformed import TransformedDataset
 
     if seed is None:
         seed = samples.seed if isinstance(samples, PairDataset) else 0
     data = TransformedDataset(samples, transform, seed=seed)
-    return served(data, definition={**definition, **data.transformation}, **options)
+    return make_loader(data, definition={**definition, **data.transformation}, **options)
 
 
-def _opened(spec: Any, split: Split, *, sample_mask: bool) -> MixedDataset:
+def _open_split(spec: Any, split: Split, *, sample_mask: bool) -> MixedDataset:
     samples: MixedDataset = spec.open(split, sample_mask=sample_mask)
     _warn_of_unread(samples)
     return samples
 
 
 def _warn_of_unread(samples: SampleDataset) -> None:
-    """Warn of tokens that no window reads though a smaller stride would."""
+    """Warn of tokens that no window reads because `stride` is longer than a window."""
     if isinstance(samples, WindowDataset) and samples.unread_tokens:
         split = samples.split
         warnings.warn(

@@ -32,15 +32,15 @@ class SampleError(InputError):
     ) -> None:
         self.row = row
         self.field = field
-        place = where if where is not None else _place(f"row {row} of the batch", row, field)
-        super().__init__(problem, where=place, remedy=remedy, code=code)
+        location = where if where is not None else _location(f"row {row} of the batch", row, field)
+        super().__init__(problem, where=location, remedy=remedy, code=code)
 
     def at_sample(self, sample: int) -> SampleError:
-        """Return the error with the number of the sample in place of the row."""
-        place = _place(f"sample {sample}", self.row, self.field)
-        return SampleError(self.problem, where=place, remedy=self.remedy, code=self.code)
+        """Return this error with the number of the sample in the dataset in place of the row."""
+        location = _location(f"sample {sample}", self.row, self.field)
+        return SampleError(self.problem, where=location, remedy=self.remedy, code=self.code)
 
 
-def _place(name: str, row: int | None, field: str | None) -> str | None:
+def _location(name: str, row: int | None, field: str | None) -> str | None:
     parts = [name] * (row is not None) + [f"field {field!r}"] * (field is not None)
     return ", ".join(parts) or None

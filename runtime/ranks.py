@@ -1,4 +1,4 @@
-"""Rank of this process among the data-parallel ones, given or from torch.distributed."""
+"""The data-parallel rank of this process, given by the caller or by torch.distributed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["DataParallel", "data_parallel"]
 
 
 class DataParallel(NamedTuple):
-    """Rank `rank` of `size` processes that share one order."""
+    """The rank of this process, and the number of processes that divide one order."""
 
     rank: int
     size: int
@@ -24,9 +24,10 @@ class DataParallel(NamedTuple):
 def data_parallel(distributed: bool, dp_rank: int | None, dp_size: int | None) -> DataParallel:
     """Return the given rank and size, or those of torch.distributed if `distributed`, or 0 of 1.
 
-    Raises `UsageError` for half of the two, for a rank outside of the size, and where
-    torch.distributed is asked for and not initialised. Warns where it is initialised and not asked
-    for: all ranks would be served the same.
+    Raises `UsageError` if only one of `dp_rank` and `dp_size` is given, if the rank is not below
+    the size, and if `distributed` is True but torch.distributed is not initialised. Warns if
+    torch.distributed has several ranks and no argument says so: all ranks would get the same
+    batches.
     """
     distributed = flag("distributed", distributed)
     if (dp_rank is None) != (dp_size is None):

@@ -16,25 +16,24 @@ __all__ = [
     "PADDING",
     "Indices",
     "Ints",
-    "Samples",
     "check_samples",
     "from_the_end",
     "sample_numbers",
 ]
 
 Ints = npt.NDArray[np.int64]
-Samples = Ints
-"""Numbers of samples, and `PADDING`."""
-Indices = Sequence[int] | Samples
+"""Numbers of samples, positions, offsets, lengths."""
+Indices = Sequence[int] | Ints
 
 PADDING = -(1 << 63)
 """The index of a row that only fills up a batch; no sample, and no Python-style negative index."""
 
 
-def sample_numbers(indices: Any, samples: int) -> Samples:
-    """Return `indices` [k] as int64: the numbers of k samples of a dataset that has `samples`.
+def sample_numbers(indices: Any, samples: int) -> Ints:
+    """Return `indices`, which number k samples of a dataset of `samples`, as int64 [k].
 
-    Raises `UsageError` for what are no whole numbers, `IndexError` for one that int64 cannot hold.
+    Raises `UsageError` unless they are whole numbers, and `IndexError` for one that int64 cannot
+    hold. Does not check that the dataset has such samples; see `check_samples`.
 
     >>> sample_numbers((3, np.uint8(0)), 4)
     array([3, 0])
@@ -46,12 +45,14 @@ def sample_numbers(indices: Any, samples: int) -> Samples:
         if found.dtype == np.int64:  # else one of them is too large
             return found
     if isinstance(indices, str | bytes) or not np.iterable(indices):
-        raise _no_number(indices, samples)
-    return np.fromiter((_number(index, samples) for index in indices), np.int64)
+        raise _not_a_number(indices, samples)
+    return np.fromiter((_int_of(index, samples) for index in indices), np.int64)
 
 
-def from_the_end(indices: Any, samples: int) -> Samples:
-    """Return the same, where negative numbers count from the end.
+def from_the_end(indices: Any, samples: int) -> Ints:
+    """Return what `sample_numbers` does, but with negative numbers counted from the end.
+
+    `PADDING` stays. Raises `IndexError` for a number below ``-samples``.
 
     >>> from_the_end([-1, 2], 4)
     array([3, 2])
@@ -65,7 +66,7 @@ def from_the_end(indices: Any, samples: int) -> Samples:
     return np.where(negative, numbers + samples, numbers)
 
 
-def check_samples(numbers: Samples, samples: int) -> None:
+def check_samples(numbers: Ints, samples: int) -> None:
     """Raise `IndexError` unless all `numbers` are in 0 .. `samples` - 1.
 
     >>> check_samples(np.array([3, 0]), 4)
@@ -74,20 +75,20 @@ def check_samples(numbers: Samples, samples: int) -> None:
         check_inside("sample", numbers, 1, samples)
 
 
-def _number(index: Any, samples: int) -> int:
-    """Return `index` as an int; a bool is none, of Python, NumPy or torch."""
+def _int_of(index: Any, samples: int) -> int:
+    """Return `index` as an int that int64 can hold; raise `UsageError` for bools and others."""
     if isinstance(index, bool) or str(getattr(index, "dtype", "")) in {"bool", "torch.bool"}:
-        raise _no_number(index, samples)
+        raise _not_a_number(index, samples)
     try:
         number = operator.index(index)
     except TypeError:
-        raise _no_number(index, samples) from None
+        raise _not_a_number(index, samples) from None
     if not -(1 << 63) <= number < 1 << 63:
         raise _outside(number, samples)
     return number
 
 
-def _no_number(index: Any, samples: int) -> UsageError:
+def _not_a_number(index: Any, samples: int) -> UsageError:
     return UsageError(
         f"{index!r} is not the number of a sample: there are {samples:,} samples, numbered from 0",
         where="index", remedy="Pass whole numbers, where several are asked for in a list; of a "

@@ -1,8 +1,8 @@
 """Row specs: small frozen dataclasses that say what one sample of a loader is.
 
-A spec validates itself when it is made, and `spec.open(split)` gives the map-style dataset of its
-rows. The `definition` of that dataset goes into the state of a loader, so specs are not part of any
-state. `Mixture` names several datasets and their weights.
+A spec validates itself when it is made, and `spec.open(split)` returns the map-style dataset of its
+rows. The state of a loader holds the `definition` of that dataset, and no spec. `Mixture` names
+several datasets and their weights.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 RowKind = Literal["windows", "packed", "documents", "pairs", "labels", "groups"]
-"""The rows of tokens by name: the last three are the forms of preferences."""
+"""Names of the rows of tokens; the last three are the forms of preferences."""
 AnySplit = Split | ArraySplit
 
 _SEQ_LEN = 1024
@@ -71,22 +71,22 @@ class TokenRows(Protocol):
         """Return the dataset of the rows of `split`.
 
         `sample_mask` adds the bool field of that name, False in rows that only fill a batch.
-        Raises `UsageError` for a split that cannot have such rows, and what the dataset raises.
+        Raises `UsageError` for a split that cannot have such rows, and the errors of the dataset.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows of the stream of tokens, documents end to end; see `WindowDataset`.
+    """Windows of one length over a split's tokens, documents end to end; see `WindowDataset`.
 
     >>> Windows(2048, stride=1024).labels
     'shifted'
     """
 
     seq_len: int | None = None
-    """Tokens a window. None: 1,024, or for conversations the limit that they were built with if
-    that is higher; with a warning, all tokens of a split that has fewer."""
+    """Tokens in a window. None: 1,024; for conversations the limit that they were built with, if
+    that is higher; for a split with fewer tokens all of them, with a warning."""
     _: KW_ONLY
     stride: int | None = None
     """Tokens from the start of one window to the start of the next. None: `seq_len`."""
@@ -98,11 +98,11 @@ class Windows:
     doc_ids: bool = False
     """Add int64 `doc_ids` [rows, seq_len], the number of each token's document in its split."""
     cu_seqlens: bool | int = False
-    """Add int32 `cu_seqlens` of constant length and `max_seqlen`, for attention of variable
-    length. A number is the most segments that a row may have, padding counted as one."""
+    """Add int32 `cu_seqlens` of constant length and `max_seqlen`, for variable-length attention.
+    A number is the most segments that a row may have, padding counted as one."""
 
     def __post_init__(self) -> None:
-        _check(self)
+        _check_token_rows(self)
         if self.stride is not None:
             _set(self, stride=whole_number("stride", self.stride, 1))
 
@@ -128,25 +128,26 @@ class Packed:
     """
 
     seq_len: int | None = None
-    """Tokens a row. None: 1,024, or for conversations the limit that they were built with if that
+    """Tokens in a row. None: 1,024; for conversations the limit that they were built with, if that
     is higher."""
     _: KW_ONLY
     algorithm: Algorithm | None = None
-    """``"first-fit"`` or ``"best-fit"`` decreasing. None: first-fit, best-fit of conversations."""
+    """``"first-fit"`` or ``"best-fit"`` decreasing. None: best-fit for conversations, else
+    first-fit."""
     overlong: PackedOverlong | None = None
     """Documents over `seq_len`: ``"split"``, ``"truncate"``, ``"drop"`` or ``"error"``. None:
-    split, error of conversations, which teach something else without their end."""
+    error for conversations, which teach something else without their end, else split."""
     labels: Labels | None = "shifted"
-    """As of `Windows`; no label crosses from one document to the next."""
+    """As in `Windows`; no label crosses from one document to the next."""
     position_ids: bool = False
-    """As of `Windows`."""
+    """As in `Windows`."""
     doc_ids: bool = False
-    """As of `Windows`."""
+    """As in `Windows`."""
     cu_seqlens: bool | int = False
-    """As of `Windows`. A number that is too small for some row is refused at once."""
+    """As in `Windows`. A number that is too small for some row is refused at opening."""
 
     def __post_init__(self) -> None:
-        _check(self)
+        _check_token_rows(self)
         _check_choice("algorithm", self.algorithm, Algorithm)
         _check_choice("overlong", self.overlong, PackedOverlong)
 
@@ -170,18 +171,18 @@ class Documents:
     """One document a row, padded to the longest of the batch; see `DocumentDataset`."""
 
     seq_len: int | None = None
-    """Tokens of a document that are served, at most. None: as of `Packed`."""
+    """The most tokens of a document that are served. None: as in `Packed`."""
     _: KW_ONLY
     overlong: Literal["truncate", "truncate-left", "error"] | None = None
-    """Documents over `seq_len` lose their end or their beginning, or are refused. None: truncate,
-    error of conversations."""
+    """Documents over `seq_len` lose their end (``"truncate"``) or their beginning, or are refused.
+    None: error for conversations, else truncate."""
     labels: Labels | None = "shifted"
-    """As of `Windows`."""
+    """As in `Windows`."""
     position_ids: bool = False
-    """As of `Windows`."""
+    """As in `Windows`."""
 
     def __post_init__(self) -> None:
-        _check(self)
+        _check_token_rows(self)
         _check_choice("overlong", self.overlong, tuple(_SIDES))
 
     def open(self, split: Split, *, sample_mask: bool = False) -> MixedDataset:
@@ -202,21 +203,21 @@ class Documents:
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """Records of preferences, good and bad answers together; see `PreferenceDataset`."""
+    """Records of preferences, each with all its answers; see `PreferenceDataset`."""
 
     seq_len: int | None = None
-    """Tokens of a conversation, at most. None: as of `Packed`."""
+    """The most tokens of a conversation. None: as in `Packed`."""
     _: KW_ONLY
     form: Form | None = None
     """The form that the split must have. None: any."""
     overlong: PreferenceOverlong | None = None
-    """Longer conversations: ``"error"``, or ``"truncate-left"``, which cuts the prompt alone.
-    None: error."""
+    """Longer conversations: ``"error"``, or ``"truncate-left"``, which cuts off the beginning of
+    the prompt. None: error."""
     labels: Labels | None = "shifted"
-    """As of `Windows`; of groups only whether None, as they have a loss mask instead."""
+    """As in `Windows`. Groups have a loss mask in place of labels, and refuse ``"unshifted"``."""
 
     def __post_init__(self) -> None:
-        _check(self)
+        _check_token_rows(self)
         _check_choice("form", self.form, FORMS)
         _check_choice("overlong", self.overlong, PreferenceOverlong)
 
@@ -233,12 +234,12 @@ class Preferences:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Embeddings:
-    """Rows of embeddings and of the arrays beside them; see `EmbeddingDataset`."""
+    """Rows of embeddings and of the arrays stored with them; see `EmbeddingDataset`."""
 
     fields: Sequence[str] | None = None
-    """The arrays to serve. None: all that have a row for each record."""
+    """The arrays to serve. None: all that have a row for each record, but scales and provenance."""
     raw: bool = False
-    """Serve int8 as stored, not times its scale as float32."""
+    """Serve int8 arrays as stored, and not as float32, multiplied by their scale."""
     dtype: torch.dtype | None = None
     """Convert floating-point fields to this type. None: the stored one."""
 
@@ -260,9 +261,9 @@ class Pairs:
     """Pairs of embeddings with hard negatives and a steering vector; see `PairDataset`."""
 
     clusters: Sequence[int] | None = None
-    """Serve only the pairs of these clusters; -1: those without one. None: all."""
+    """Serve only the pairs of these clusters; -1: those without a cluster. None: all."""
     curriculum: Applied = "train"
-    """Where the curriculum moves with the epoch: in the split ``"train"``, or in ``"all"``."""
+    """The splits in which the curriculum changes with the epoch: ``"train"`` or ``"all"``."""
     preload: bool = False
     """Read all tables into memory, on `device`, and gather there."""
     device: Device = None
@@ -285,7 +286,7 @@ class Pairs:
         """Return the pairs of `split`.
 
         `seed` draws the steering variants; None: the one in config.json. `tables` are those of an
-        open `PairData`, which has settled `preload` and `device`.
+        open `PairData`. Raises `UsageError` if the spec sets `preload` or `device` for these.
         """
         _require_arrays(split, "pairs")
         for name, given in (("preload", self.preload), ("device", self.device is not None)):
@@ -302,12 +303,12 @@ class Pairs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuiltRows:
-    """The rows that each split was built for, with `options` of their spec; see `row_kind`."""
+    """The rows that each split was built for (see `row_kind`), with `options` for their spec."""
 
     options: Mapping[str, Any]
 
     def of(self, split: AnySplit) -> RowSpec:
-        """Return the spec for `split`; `UsageError` for options that its rows do not have."""
+        """Return the spec for `split`; raise `UsageError` for an option that its rows lack."""
         if isinstance(split, Split):
             return named_spec(row_kind(split), **self.options)
         if self.options:
@@ -330,10 +331,12 @@ _BY_NAME: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mixture:
-    """Several datasets of tokens, each with a weight, served in the exact proportion of these.
+    """Several datasets of tokens, each with a weight: its share of the samples or tokens served.
 
-    Every prefix of the order has the share of each weight to within one sample. Each pass over a
-    dataset is a new order of it. An epoch has as many samples as all datasets together.
+    Weights become whole numbers of draws in a period: in their exact proportion, unless that takes
+    too long a period, else rounded. Every prefix of the order has the shares of the whole numbers
+    to within one sample. Each pass over a dataset has a new order. An epoch has as many samples as
+    all datasets together.
 
         >>> Mixture({"prose": 0.7, "code": 0.3}, by="tokens").by
         'tokens'
@@ -343,14 +346,14 @@ class Mixture:
     """The weight of each dataset, by its directory or as an open `Dataset`, in a fixed order."""
     _: KW_ONLY
     by: By = "samples"
-    """What the weights are shares of: ``"samples"``, or ``"tokens"`` (by the mean tokens of the
-    samples of each, padding not counted)."""
+    """What the weights are shares of: ``"samples"``, or ``"tokens"`` (computed from the mean tokens
+    of the samples of each dataset, padding not counted)."""
     source_ids: bool = False
     """Add int64 `source` [batch_size], the number of the dataset that each row is from, in the
     order given; -1 in rows that only fill a batch."""
     weights_changed: bool = False
-    """Accept the state of a run with other weights or datasets and go on from it: the schedule of
-    the new weights begins there, and every dataset goes on where it stands."""
+    """Accept the state of a run with other weights or datasets: the schedule of the new weights
+    begins at its position, and each dataset continues after its last sample."""
     mixed_tokenizers: bool = False
     """Accept builds whose tokenizers, EOS, BOS or parsed special text differ."""
 
@@ -365,8 +368,8 @@ class Mixture:
 def row_kind(split: Split) -> RowKind:
     """Return the rows that `split` was built for.
 
-    Windows of texts, packed rows of conversations (windows would cut them anywhere), and whole
-    records of preferences.
+    Texts are served in windows, conversations in packed rows (windows would cut them anywhere),
+    preferences as whole records.
     """
     kinds: dict[str | None, RowKind] = {
         None: "windows", "chat": "packed", "pairs": "pairs", "labels": "labels", "groups": "groups",
@@ -392,7 +395,10 @@ def named_spec(name: str, **options: Any) -> RowSpec:
 
 
 def spec_of(options: Mapping[str, Any]) -> RowSpec | BuiltRows:
-    """Return the spec that a dict of options means: `rows`, its name, and its fields."""
+    """Return the spec that `options` describes: its name under ``"rows"``, and its fields.
+
+    Without a name it is `BuiltRows`. Raises `UsageError` for an unknown name or option.
+    """
     known = sorted({field.name for spec in _TOKEN_SPECS for field in fields(spec)} - {"form"})
     unknown = sorted({*options} - {"rows", *known})
     require(not unknown, "rows",
@@ -403,7 +409,7 @@ def spec_of(options: Mapping[str, Any]) -> RowSpec | BuiltRows:
 
 
 def with_options(spec: RowSpec | BuiltRows, **options: Any) -> RowSpec | BuiltRows:
-    """Return `spec` with other values of some of its fields."""
+    """Return a copy of `spec` with the values of `options` in the fields of these names."""
     if isinstance(spec, BuiltRows):
         return BuiltRows(options={**spec.options, **options})
     return replace(spec, **options)
@@ -412,9 +418,10 @@ def with_options(spec: RowSpec | BuiltRows, **options: Any) -> RowSpec | BuiltRo
 def row_spec(
     rows: RowSpec | BuiltRows | RowKind | None, seq_len: int | None = None
 ) -> RowSpec | BuiltRows:
-    """Return the spec that the arguments of `create_loader` mean; None: that of each split.
+    """Return the spec for the arguments `rows` and `seq_len` of `create_loader`.
 
-    Raises `UsageError` for an unknown name, and where `seq_len` is not that of the spec.
+    For `rows` None it is `BuiltRows`. Raises `UsageError` for an unknown name, for a `seq_len` that
+    is not that of the spec, and for any `seq_len` of rows that are not of tokens.
     """
     if seq_len is not None:
         seq_len = whole_number("seq_len", seq_len, 1)
@@ -443,9 +450,10 @@ def open_rows(
     seed: int | None = None,
     sample_mask: bool = False,
 ) -> Any:
-    """Return the rows of the split called `split`, as `spec` says.
+    """Return the dataset of the rows that `spec` describes, for the split called `split`.
 
-    `seed` is that of the steering variants of pairs. Raises what `spec.open` raises, about `data`.
+    `seed` draws the steering variants of pairs. Raises the errors of `spec.open`, which name the
+    directory of `data`.
     """
     held = data.data if isinstance(data, PairData) else data
     with naming_dataset(held.path):
@@ -462,8 +470,8 @@ def _set(spec: object, **values: Any) -> None:
         object.__setattr__(spec, name, value)
 
 
-def _check(spec: Any) -> None:
-    """Check `seq_len`, `labels` and the fields for attention of a spec of tokens."""
+def _check_token_rows(spec: Any) -> None:
+    """Validate `seq_len`, `labels` and the attention fields of a spec of tokens."""
     if spec.seq_len is not None:
         _set(spec, seq_len=whole_number("seq_len", spec.seq_len, 1))
     one_of("labels", spec.labels, (None, *get_args(Labels)))
@@ -473,13 +481,13 @@ def _check(spec: Any) -> None:
 
 
 def _check_choice(name: str, value: Any, known: Any) -> None:
-    """Check an option for which None stands for a choice that depends on the split."""
+    """Raise `UsageError` unless `value` is None (chosen for each split) or one of `known`."""
     if value is not None:
         one_of(name, value, known if isinstance(known, tuple) else get_args(known))
 
 
 def _require_tokens(split: AnySplit, kind: str | None) -> None:
-    """Raise unless rows of `kind` can be made of `split`; None: any form of preferences."""
+    """Raise unless `split` can have rows of `kind`; None stands for any form of preferences."""
     if not isinstance(split, Split):
         raise UsageError(
             "is for datasets of tokens", where="rows",
@@ -502,7 +510,7 @@ def _require_tokens(split: AnySplit, kind: str | None) -> None:
 
 
 def _require_arrays(split: AnySplit, kind: str) -> None:
-    """Raise `UsageError` unless `split` is of a dataset of `kind`."""
+    """Raise `UsageError` unless `split` belongs to a dataset of `kind`."""
     held = "tokens" if isinstance(split, Split) else split.data.kind
     if held != kind:
         raise UsageError(
@@ -512,13 +520,13 @@ def _require_arrays(split: AnySplit, kind: str) -> None:
 
 
 def _default_seq_len(split: Split) -> int:
-    """Return 1,024, or the limit that a build of conversations kept to where that is more."""
+    """Return 1,024, or the token limit that conversations were built with, if that is higher."""
     chat = split.dataset.chat
     return max(_SEQ_LEN, chat.max_tokens or 0) if chat is not None else _SEQ_LEN
 
 
 def _window_len(split: Split, seq_len: int, *, shifted: bool) -> int:
-    """Return `seq_len`, or with a warning as much as the tokens of `split` fill."""
+    """Return `seq_len`, or with a warning the longest window that the tokens of `split` fill."""
     most = split.tokens - shifted
     if not 1 <= most < seq_len:
         return seq_len

@@ -1,7 +1,7 @@
 """Types of the runtime: batches, and datasets that make them.
 
-Every dataset here is map-style and keeps nothing of an epoch: which sample comes when is decided
-elsewhere, and reaches worker processes as plain numbers.
+The datasets are map-style and hold no order of samples: an order (runtime/order) decides which
+sample comes when, and worker processes are sent numbers of samples.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataprep.formats.read.arrays import ArrayData, ArraySplit
 from dataprep.formats.read.dataset import Dataset as BuiltDataset
 from dataprep.formats.read.dataset import Split
 
-from .sample_numbers import Indices, Samples, from_the_end
+from .sample_numbers import Indices, Ints, from_the_end
 
 __all__ = [
     "IGNORED_LABEL",
@@ -39,11 +39,11 @@ __all__ = [
 
 Batch = dict[str, torch.Tensor]
 Collate = Callable[[list[Any]], Any]
-"""Makes a batch of a list of samples."""
+"""A function that makes a batch of a list of samples."""
 Labels = Literal["shifted", "unshifted"]
 Seeds = npt.NDArray[np.uint64]
 Transform = Callable[[Batch, Seeds], Batch]
-"""Returns the batch changed; draws from the seeds, one for each row."""
+"""A function of a batch and of seeds, one for each row, that returns the changed batch."""
 
 IGNORED_LABEL = -100
 """The label of a token not to train on, and of all tokens in a row that only fills up a batch."""
@@ -52,7 +52,7 @@ OF_THE_BATCH = frozenset({"cu_seqlens", "max_seqlen"})
 
 
 class SampleDataset(Protocol):
-    """A map-style dataset whose batches come collated, whose samples can be traced."""
+    """A map-style dataset that makes whole batches and knows where its samples are stored."""
 
     @property
     def definition(self) -> Mapping[str, Any]:
@@ -66,12 +66,12 @@ class SampleDataset(Protocol):
         ...
 
     def batch(self, indices: Indices) -> Batch:
-        """Return one batch of these samples, each tensor its own memory."""
+        """Return the samples at `indices` as one batch; no two tensors share memory."""
         ...
 
-    def spans(self, samples: Samples) -> tuple[Samples, Samples]:
-        """Return starts and stops, in tokens of the split, of all that reading these samples
-        touches.
+    def spans(self, samples: Ints) -> tuple[Ints, Ints]:
+        """Return the starts and stops of the ranges of tokens, counted from the first token of the
+        split, that `samples` are read from.
         """
         ...
 
@@ -79,8 +79,9 @@ class SampleDataset(Protocol):
 class SampleList(list[Any]):
     """The samples of one batch in a list; `batch` is the batch that they are views of.
 
-    A stock DataLoader wants the list, and collates it. The collate function of a `Loader` takes the
-    batch instead, so that loaders which are made anew from the parts of one serve the same.
+    A stock DataLoader collates the list. The collate function of a `Loader` takes `batch` instead,
+    so that a DataLoader made of the dataset, the sampler and the collate function of a `Loader`
+    serves the same batches.
     """
 
     def __init__(self, samples: Sequence[Any], batch: Any) -> None:
@@ -89,15 +90,15 @@ class SampleList(list[Any]):
 
 
 def batch_of(made: Any) -> Any:
-    """Return the batch of a `SampleList`; any other value is a batch already."""
+    """Return the batch of a `SampleList`; return any other value, a batch already, as it is."""
     return made.batch if isinstance(made, SampleList) else made
 
 
 class BatchDataset(Dataset[Batch]):
-    """A map-style dataset that makes whole batches; its single samples are rows of these.
+    """Base class of map-style datasets that make whole batches; a sample is a row of a batch.
 
-    The base of the datasets of this package. `batch` is what a `Loader` calls; a stock DataLoader
-    and the wrappers of torch (`Subset`, `ConcatDataset`, ...) use the other methods.
+    A `Loader` calls `batch`; a stock DataLoader and the wrappers of torch (`Subset`,
+    `ConcatDataset`, ...) call the other methods.
     """
 
     def __len__(self) -> int:
@@ -105,7 +106,7 @@ class BatchDataset(Dataset[Batch]):
         raise NotImplementedError
 
     def batch(self, indices: Indices) -> Batch:
-        """Return one batch of these samples."""
+        """Return the samples at `indices` as one batch."""
         raise NotImplementedError
 
     def __getitem__(self, index: int) -> Batch:
@@ -117,9 +118,9 @@ class BatchDataset(Dataset[Batch]):
         return {name: rows if name in OF_THE_BATCH else rows[0] for name, rows in batch.items()}
 
     def __getitems__(self, indices: Indices) -> list[Batch]:
-        """Return these samples in a list, views of one batch: what a stock DataLoader asks for.
+        """Return the samples at `indices`, views of one batch; a stock DataLoader calls this.
 
-        Rows that are padded to the longest of a batch are as long as the longest of these.
+        Rows of documents and preferences are padded to the longest of them.
         """
         numbers = from_the_end(indices, len(self))
         batch = self.batch(numbers)
@@ -130,12 +131,12 @@ class BatchDataset(Dataset[Batch]):
 
 
 def reopened(dataset: Any, split: Any, options: Mapping[str, Any]) -> Any:
-    """Return `dataset`, a class, of `split` with these options: how datasets are unpickled."""
+    """Return ``dataset(split, **options)``: datasets name this in `__reduce__` to be unpickled."""
     return dataset(split, **options)
 
 
 def empty_split(split: Split | ArraySplit) -> InputError:
-    """Return the error of a split that has nothing to serve."""
+    """Return the error for a split without documents or rows."""
     held: BuiltDataset | ArrayData = split.dataset if isinstance(split, Split) else split.data
     full = [name for name, other in held.splits.items() if len(other)]
     what = "0 documents" if isinstance(split, Split) else "no rows"

@@ -16,7 +16,7 @@ from dataprep.cli.main import run
 from dataprep.formats.canonical import canonical_json
 from dataprep.formats.manifest.arrays import PAIR_ARRAYS
 from dataprep.pipeline.chat.template.source import named_templates
-from dataprep.runtime.order.seeding import isolated
+from dataprep.runtime.seeding import isolated
 from tests.support import REPOSITORY
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -31,11 +31,11 @@ from dataprep.formats.errors import (
 from dataprep.formats.read.arrays import ArrayData, ArraySplit
 from dataprep.formats.read.dataset import Dataset, Split
 
-from ..arrays.opening import open_data
 from ..arrays.pair_data import PairData
 from ..loader.loader import Loader
-from ..order.seeding import isolated
+from ..opening import open_data
 from ..ranks import data_parallel
+from ..seeding import isolated
 from ..specs import BuiltRows, RowKind, RowSpec, row_spec, spec_of, with_options
 from ..types import BatchDataset, Collate
 from .config import LoaderConfig

@@ -41,8 +41,8 @@ from ..loader.stats import rows_of
 from ..loader.workers import begin_work, require_picklable, telling
 from ..order.epoch_tag import MAX_SAMPLE, with_epoch
 from ..order.permutation import ALGORITHM
-from ..order.seeding import isolated, seed_for, seed_here
 from ..sample_numbers import PADDING
+from ..seeding import isolated, seed_for, seed_here
 from ..types import Collate, batch_of
 from .config import LoaderConfig
 from .iterable_rows import (

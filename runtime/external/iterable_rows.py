@@ -22,7 +22,7 @@ from torch.utils.data._utils import worker
 from dataprep.formats.errors import InputError, UsageError, require
 
 from ..loader.machine_errors import machine_error
-from ..order.seeding import seed_for
+from ..seeding import seed_for
 from .randomness import UNDECLARED_DRAWS, seeded_rows
 
 __all__ = [

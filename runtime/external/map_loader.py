@@ -30,7 +30,7 @@ from ..order.lengths import Lengths, lengths_for
 from ..order.permutation import Order
 from ..order.phased import phased
 from ..order.sampler import SamplerOrder
-from ..order.seeding import isolated
+from ..seeding import isolated
 from ..types import Collate, SampleDataset
 from .config import LoaderConfig
 from .map_dataset import Collated, collated_order, failed, marked

@@ -24,7 +24,7 @@ from dataprep.formats.errors import InputError, require
 from ..checks import name_of, whole_number
 from ..loader.serve import require_seed
 from ..loader.workers import shared
-from ..order.seeding import isolated, seed_for, seed_here
+from ..seeding import isolated, seed_for, seed_here
 from .iterable_rows import (
     NumberedRow,
     StreamSource,

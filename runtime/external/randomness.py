@@ -31,8 +31,8 @@ from torch.utils.data import TensorDataset, default_collate, get_worker_info
 from dataprep.formats.errors import UsageError
 
 from ..order.hash64 import FIRST, GOLDEN, SECOND
-from ..order.seeding import isolated, seed_for, seed_here
 from ..sample_numbers import Indices, sample_numbers
+from ..seeding import isolated, seed_for, seed_here
 from ..types import Collate
 from .map_dataset import Collated, MapStyle, without_epoch
 

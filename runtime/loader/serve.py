@@ -34,6 +34,7 @@ from .state_order import compared
 from .workers import begin_work
 
 __all__ = [
+    "PREFETCH",
     "Shuffle",
     "build_order",
     "pins_memory",
@@ -44,6 +45,8 @@ __all__ = [
 ]
 
 Shuffle = Literal["full", "blocks"]
+PREFETCH = 2
+"""Batches made ahead of time, unless a caller says another number."""
 _BATCH_SIZE = 32
 _LONG = 384  # bytes of lists in a definition that a state holds as they are
 
@@ -112,7 +115,7 @@ def serve(
     num_workers: int = 0,
     persistent_workers: bool | None = None,
     multiprocessing_context: str | None = None,
-    prefetch: int = 2,
+    prefetch: int = PREFETCH,
     pin_memory: bool | None = None,
     mock: bool = False,
 ) -> Loader:
@@ -165,7 +168,7 @@ def serve_steps(
     *,
     definition: Mapping[str, Any],
     num_workers: int = 0,
-    prefetch: int = 2,
+    prefetch: int = PREFETCH,
     persistent_workers: bool | None = None,
     multiprocessing_context: str | None = None,
     pin_memory: bool | None = None,

@@ -20,8 +20,8 @@ from dataprep.formats.errors import UsageError, require
 from ..checks import inner_function, name_of, whole_number
 from ..order.epoch_tag import MAX_EPOCH, MAX_SAMPLE, epochs_of
 from ..order.hash64 import GOLDEN, finalise
-from ..order.seeding import seed_for
-from ..sample_numbers import Indices, Samples, sample_numbers
+from ..sample_numbers import Indices, Ints, sample_numbers
+from ..seeding import seed_for
 from ..types import Batch, BatchDataset, SampleDataset, Seeds, Transform
 from .serve import require_seed
 from .workers import shared
@@ -132,15 +132,15 @@ class TransformedDataset(BatchDataset):
         numbers = sample_numbers(indices, len(self))
         return self.transform(self.dataset.batch(self._asked(numbers)), self._seeds(numbers))
 
-    def in_turn(self, asked: Iterator[Samples]) -> Iterator[Batch]:
+    def in_turn(self, asked: Iterator[Ints]) -> Iterator[Batch]:
         """Yield what `batch` returns for each of `asked`; the dataset may look ahead."""
         many = getattr(self.dataset, "in_turn", None)
         if many is None:
             yield from map(self.batch, asked)
             return
-        waiting: deque[Samples] = deque()
+        waiting: deque[Ints] = deque()
 
-        def plain() -> Iterator[Samples]:
+        def plain() -> Iterator[Ints]:
             for numbers in asked:
                 waiting.append(numbers)
                 yield self._asked(numbers)
@@ -154,11 +154,11 @@ class TransformedDataset(BatchDataset):
     def _inner_varies(self) -> bool:
         return getattr(self.dataset, "varies_by_epoch", False)
 
-    def _asked(self, numbers: Samples) -> Samples:
+    def _asked(self, numbers: Ints) -> Ints:
         """Return the indices for the dataset, without epochs if it does not vary by epoch."""
         return numbers if self._inner_varies else epochs_of(numbers, 0)[0]
 
-    def _seeds(self, numbers: Samples) -> Seeds:
+    def _seeds(self, numbers: Ints) -> Seeds:
         samples, epochs = epochs_of(numbers, self.epoch)
         keys = np.zeros(len(samples), np.uint64)
         for epoch in np.unique(epochs).tolist():

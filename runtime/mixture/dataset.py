@@ -22,14 +22,13 @@ from dataprep.formats.errors import DataprepError, IncompatibleError, UsageError
 from dataprep.formats.manifest.tokens import TokenizerEntry
 from dataprep.formats.read.dataset import Split
 
-from ..sample_numbers import PADDING, Indices, check_samples, sample_numbers
+from ..sample_numbers import PADDING, Indices, Ints, check_samples, sample_numbers
 from ..types import IGNORED_LABEL, Batch, BatchDataset, SampleDataset
 from .order import By, Source, WeightedSources
 from .schedule import MAX_PERIOD, TOLERANCE, Weight
 
 __all__ = ["Filling", "MixedDataset", "MixtureDataset", "Part", "check_fit", "merge"]
 
-Samples = npt.NDArray[np.int64]
 _FIRST = np.zeros(1, np.int64)
 
 
@@ -41,7 +40,7 @@ class MixedDataset(SampleDataset, Protocol):
 
     split: Split
 
-    def covering(self, start: int, stop: int) -> Samples:
+    def covering(self, start: int, stop: int) -> Ints:
         """Return the samples that touch a token of `start` to `stop`, int64, increasing."""
         ...
 
@@ -130,7 +129,7 @@ class MixtureDataset(BatchDataset):
         ]  # fmt: skip
         return WeightedSources(sources, by=by, max_period=max_period, tolerance=tolerance)
 
-    def by_source(self, samples: Samples) -> Iterator[tuple[int, Samples, Samples]]:
+    def by_source(self, samples: Ints) -> Iterator[tuple[int, Ints, Ints]]:
         """Yield the number of a source, the rows of `samples` that are its, their numbers in it.
 
         `PADDING` is passed to the first source. Raises `IndexError` for other numbers outside
@@ -143,7 +142,7 @@ class MixtureDataset(BatchDataset):
             own = samples[rows]
             yield which, rows, np.where(own == PADDING, PADDING, own - self.base[which])
 
-    def spans(self, samples: Samples) -> tuple[Samples, Samples]:
+    def spans(self, samples: Ints) -> tuple[Ints, Ints]:
         """Return starts and stops of what reading `samples` touches, in tokens of all `splits`.
 
         The tokens of the splits are numbered one after the other too.
@@ -160,7 +159,7 @@ class MixtureDataset(BatchDataset):
         starts, stops = np.concatenate(found, axis=1)
         return starts, stops
 
-    def covering(self, start: int, stop: int) -> Samples:
+    def covering(self, start: int, stop: int) -> Ints:
         """Return the samples that touch a token of `start` to `stop`, numbered as in `spans`.
 
         int64, increasing. Costs what `covering` of the sources costs that have these tokens.
@@ -179,7 +178,7 @@ class MixtureDataset(BatchDataset):
             found.append(own + self.base[which])
         return np.concatenate(found)
 
-    def _token_base(self) -> Samples:
+    def _token_base(self) -> Ints:
         """Return where the tokens of each split begin in the numbers of `spans`, and the end."""
         return np.cumsum([0, *(split.tokens for split in self.splits)], dtype=np.int64)
 
@@ -196,7 +195,7 @@ class MixtureDataset(BatchDataset):
             batch["source"] = torch.from_numpy(source)
         return batch
 
-    def _part(self, which: int, rows: Samples, own: Samples) -> Part:
+    def _part(self, which: int, rows: Ints, own: Ints) -> Part:
         """Return the batch of source `which` for its samples `own`, with their `rows`."""
         try:
             batch = self._datasets[which].batch(own)

@@ -19,10 +19,10 @@ import numpy as np
 from dataprep.formats.errors import UsageError, naming_dataset
 from dataprep.formats.read.dataset import Dataset, Split
 
-from ..arrays.opening import open_tokens
 from ..loader.loader import Loader
 from ..loader.serve import Shuffle, shuffle_kind
 from ..loader.state_order import compared
+from ..opening import open_tokens
 from ..order.blocks import Blocks, block_sizes
 from ..order.phased import Spot
 from ..order.skips import Skips, skips_of

@@ -1,18 +1,18 @@
 """Length bucketing: samples of similar length stand together, so batches need little padding.
 
-It is an order, and nothing else: the same `GlobalBatchSampler` cuts it, the same `Loader` counts in
-it. So ranks, workers, resume in mid-epoch, skip lists and digests are those of every other order.
+It is only an order: ranks, workers, resuming in mid-epoch, skip lists and digests work with it as
+with every other order.
 
 The samples of an order (a full shuffle, usually) are taken `pool` at a time, sorted by length, cut
 into blocks of one global batch, and the blocks permuted. Every epoch has new pools, so new batches.
-A sample stands anywhere in its pool of thousands, next to samples of its own length: rows of a
-batch are alike in length, which is what was asked for, and so not independent in it. What does not
-fill a global batch at the end of an epoch is left as the order has it, so that what ``"drop"``
-leaves out is a random sample and not the longest.
+The rows of a batch are alike in length, as intended, and so their lengths are not independent; the
+batches of a pool come in random order. Samples at the end of an epoch that do not fill a global
+batch stay in the order of the underlying order, so that ``"drop"`` leaves out random samples and
+not the longest.
 
 On 7,437 technical documents cut at 2,048 tokens, in batches of 32, 59% of the ids are padding; in
-pools of 1,024 documents 3.9%, of 8,192 0.5%. Costs the lengths of a pool and its sorting: 0.2 us a
-sample, once an epoch; the memory of two pools.
+pools of 1,024 documents 3.9%, of 8,192 0.5%. Looking up and sorting lengths costs 0.2 us a sample,
+once an epoch, and the memory of two pools.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from dataprep.formats.errors import require
 from .lengths import Lengths
 from .permutation import Order, Positions, key, permute
 
-__all__ = ["POOL", "Bucketed", "PoolCache", "padding_share"]
+__all__ = ["POOL", "Bucketed", "PoolCache"]
 
 POOL = 8192
 """Samples that are sorted together: 256 batches of 32. Twice as many halve the padding."""
 
-_KEPT = 2  # pools: a chunk of positions that the sampler orders at once may lie across two
+_KEPT = 2  # pools: the positions that a sampler orders at once may lie in two
 
 
 class PoolCache:
-    """The last few pools that were arranged; pools are asked for one after the other."""
+    """Cache of the last few pools that were arranged, by (number, n, epoch)."""
 
     def __init__(self) -> None:
         self._pools: dict[tuple[int, ...], Any] = {}
@@ -49,17 +49,17 @@ class PoolCache:
         if found is None:
             found = make()
             kept = list(self._pools.items())[1 - _KEPT :]
-            self._pools = {**dict(kept), name: found}  # at once: a loader's thread asks too
+            self._pools = {**dict(kept), name: found}  # one assignment, as threads share the cache
         return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bucketed:
-    """`order`, with samples of like length in blocks of `batch`.
+    """`order`, rearranged into blocks of `batch` samples of similar length.
 
     `batch` is the global batch: batch_size x dp_size. `pool` is rounded up to whole batches. Both
-    decide the order, so a run keeps them. `content_id`, `seed` and `purpose` are those of `order`;
-    they key the order of the blocks.
+    are part of the order: a run can resume only with the same. `content_id`, `seed` and `purpose`
+    are those of `order`; the order of the blocks is a function of them, too.
 
     >>> from dataprep.runtime.order.lengths import KnownLengths
     >>> from dataprep.runtime.order.permutation import Sequential
@@ -86,7 +86,7 @@ class Bucketed:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """JSON values that decide the order, with the order of the samples."""
+        """JSON values that decide this order, besides those of the underlying order."""
         return {"bucket": self.batch, "pool": self.pool, "lengths": self.lengths.identity}
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
@@ -100,7 +100,7 @@ class Bucketed:
         return out.reshape(positions.shape)
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """Return the position of each of `samples`; costs arranging every pool that holds one."""
+        """Return the position of each of `samples`; arranges every pool that holds one."""
         out = self.order.positions(samples.reshape(-1), n, epoch)
         for number, some in _by_pool(out.copy(), out < n - n % self.batch, self.pool):
             arranged = self._arranged(number, n, epoch)
@@ -127,23 +127,6 @@ class Bucketed:
         one = key(self.content_id, self.seed, epoch, f"{self.purpose}/buckets")
         places = np.arange(blocks, dtype=np.int64)
         return permute(places, blocks, one, np.full(blocks, number, np.int64))
-
-
-def padding_share(lengths: npt.NDArray[np.int64], batch: int) -> float:
-    """Return the share of ids that is padding, if rows of these lengths are padded batch by batch.
-
-    `lengths` in the order that they are served in; each batch is as wide as its longest row.
-
-    >>> round(padding_share(np.array([1, 3, 2, 2]), 2), 3)
-    0.2
-    """
-    require(batch >= 1, "batch", f"must be at least 1, got {batch}")
-    if len(lengths) == 0 or not lengths.any():
-        return 0.0
-    starts = np.arange(0, len(lengths), batch)
-    rows = np.diff([*starts.tolist(), len(lengths)])
-    width = np.maximum.reduceat(lengths, starts)
-    return 1 - float(lengths.sum()) / float((width * rows).sum())
 
 
 def _by_pool(

@@ -1,12 +1,12 @@
 """Epoch inside the index of a sample, for datasets whose samples vary by epoch.
 
-Samples of some datasets vary by epoch. Worker processes that stay alive, and threads that work
-ahead, need the epoch of each sample they make; an attribute of the dataset would be another object
-in another process, or changed too early in this one. So such a dataset is asked for
-``sample + (epoch + 1 << 40)``. An index below 2**40 has no epoch: the epoch of the dataset holds.
+Worker processes that stay alive, and threads that work ahead, need the epoch of each sample they
+make. An attribute of the dataset would be stale in a worker process, and change too early for a
+thread. So the index of a sample of such a dataset is ``sample + (epoch + 1 << 40)``. An index below
+2**40 has no epoch; the dataset then uses its own `epoch`.
 
-The sampler adds the epoch for datasets of the caller that are `tagged`, also for a stock
-DataLoader; the loader adds it for other datasets.
+For a user's dataset that is `tagged` the batch sampler adds the epoch, so that a stock DataLoader
+works, too; for other datasets the loader adds it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def with_epoch(samples: Positions, epoch: int) -> Positions:
 
 
 def epochs_of(indices: Positions, epoch: int) -> tuple[Positions, Positions]:
-    """Return samples and their epochs, int64 like `indices`; `epoch` for those that name none.
+    """Return the sample and the epoch of each of `indices`; `epoch` for indices without one.
 
     >>> epochs_of(np.array([5 + (3 << 40), 7]), epoch=9)
     (array([5, 7]), array([2, 9]))

@@ -1,7 +1,7 @@
 """The finaliser of SplitMix64: 64 bits in, 64 well-mixed bits out, a bijection.
 
-Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014. What resumed runs
-depend on is made of it: never change it.
+Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014. Orders and states
+of runs depend on it: it must never change.
 """
 
 from __future__ import annotations

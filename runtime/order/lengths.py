@@ -1,8 +1,7 @@
-"""Lengths of samples in tokens, for buckets and token budgets.
+"""Lengths of samples in tokens, for length buckets and token budgets.
 
-Asked for some thousand samples at a time, never for all: the lengths of the documents of a build
-are arithmetic on its stored offsets. A dataset that does not know them is measured once, which
-costs one reading of it.
+They are looked up for some thousand samples at a time, never for all. Lengths of the documents of a
+dataprep dataset are differences of its stored offsets; any other dataset has to be read once.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = [
     "measure_lengths",
 ]
 
-_HASH_LIMIT = 1 << 26  # lengths; of more, the count alone is part of a state
+_HASH_LIMIT = 1 << 26  # lengths; of more, a state has only the number
 
 
 class Lengths(Protocol):
@@ -41,14 +40,14 @@ class Lengths(Protocol):
 
     @property
     def identity(self) -> str:
-        """Identity of the lengths in a state: other lengths make other batches."""
+        """String that a state holds to recognize the lengths: other lengths make other batches."""
         ...
 
 
 class KnownLengths:
     """Lengths in memory, one for each sample.
 
-    Raises `UsageError` for anything but a row of whole numbers from 0 on.
+    Raises `UsageError` unless `lengths` are a one-dimensional array of whole numbers from 0 on.
 
     >>> KnownLengths([3, 1, 2]).of(np.array([2, 0])).tolist()
     [2, 3]
@@ -72,14 +71,17 @@ class KnownLengths:
 
     @property
     def identity(self) -> str:
-        """A hash of all; 1 GB/s."""
+        """The BLAKE2b of all lengths, in hex; of more than 2**26 lengths only their number."""
         if len(self) > _HASH_LIMIT:
             return f"{len(self)} lengths"
         return hashlib.blake2b(self._lengths.astype("<i8").data, digest_size=16).hexdigest()
 
 
 class SpanLengths:
-    """Lengths of samples that are spans of a split's tokens, as those of `DocumentDataset`."""
+    """Lengths of samples that are ranges of a split's tokens, as those of `DocumentDataset`.
+
+    For samples of several ranges, `samples` has a method `lengths_of`.
+    """
 
     def __init__(self, samples: Any) -> None:
         self._samples = samples
@@ -88,8 +90,8 @@ class SpanLengths:
         return len(self._samples)
 
     def of(self, samples: Positions) -> Positions:
-        """Return stops minus starts; bisections in the stored offsets."""
-        if hasattr(self._samples, "lengths_of"):  # of several spans each
+        """Return the lengths of these samples; reads stored offsets."""
+        if hasattr(self._samples, "lengths_of"):
             own: Positions = self._samples.lengths_of(samples.reshape(-1)).reshape(samples.shape)
             return own
         starts, stops = self._samples.spans(samples.reshape(-1))
@@ -98,12 +100,12 @@ class SpanLengths:
 
     @property
     def identity(self) -> str:
-        """They follow from the build, which the state names already."""
+        """``"spans"``: the lengths follow from the content id, which the state holds anyway."""
         return "spans"
 
 
 class PartLengths:
-    """Lengths of the samples of a `Part`, out of those of the whole."""
+    """Lengths of the samples of a part of a dataset, taken from those of the whole dataset."""
 
     def __init__(self, part: Any, whole: Lengths) -> None:
         self._part, self._whole = part, whole
@@ -112,21 +114,21 @@ class PartLengths:
         return len(self._part)
 
     def of(self, samples: Positions) -> Positions:
-        """Return the lengths of the same samples in the whole."""
+        """Return the lengths of these samples of the part."""
         return self._whole.of(self._part.numbers(samples))
 
     @property
     def identity(self) -> str:
-        """Identity of the whole; the state names the part separately."""
+        """The identity of the lengths of the whole; the state names the part separately."""
         return self._whole.identity
 
 
 def lengths_for(dataset: Any, lengths: Any = None) -> Lengths:
-    """Return the lengths of the samples of `dataset`: those given, or those it knows.
+    """Return the lengths of the samples of `dataset`: `lengths`, or for None the stored ones.
 
-    Given are a `Lengths`, or numbers: one for each sample, of a part also of its whole. Without
-    them, a `DocumentDataset` knows its own. Raises `UsageError` for numbers that do not fit, and
-    for a dataset that does not know.
+    `lengths` is a `Lengths`, or one number for each sample; for a part of a dataset it may have one
+    for each sample of the whole. Only datasets of tokens (`DocumentDataset`) have stored lengths.
+    Raises `UsageError` for another number of lengths, and for None with any other dataset.
     """
     if lengths is None and hasattr(dataset, "split") and hasattr(dataset, "spans"):
         lengths = SpanLengths(dataset)
@@ -147,8 +149,9 @@ def lengths_for(dataset: Any, lengths: Any = None) -> Lengths:
 def measure_lengths(dataset: Any, field: str = "input_ids") -> npt.NDArray[np.int64]:
     """Return the length of `field` in every sample, int64: reads the dataset once.
 
-    Samples that are no dict are measured themselves. Of a Hugging Face dataset only that column is
-    read. Raises `InputError` that names the sample without the field, or with one of no length.
+    The length of a sample that is no dict is its own. From a Hugging Face dataset only the column
+    `field` is read. Raises an `InputError` that names a sample whose `field` is missing or has no
+    length.
 
     >>> measure_lengths([{"input_ids": [1, 2]}, {"input_ids": []}]).tolist()
     [2, 0]

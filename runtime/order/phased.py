@@ -1,8 +1,8 @@
-"""The interface of an order that is served in phases, as that of a mixture.
+"""Interface of orders that are served in phases, such as the order of a mixture.
 
-An ordinary order is a function of its definition. A phased one also depends on the run: when its
-weights, sources or skip lists change, the rest of the run is another phase, and the state holds
-what the definition does not. A loader asks such an order for its part of the state.
+An ordinary order is a function of its definition. A phased one also depends on the run: where its
+weights, sources or skip lists change, a new phase begins. The state of a loader holds the phases,
+which `PhasedOrder.history` returns.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
 
 from .permutation import Order, OrderKey
 
-__all__ = ["PhasedOrder", "Source", "Spot", "phased"]
+__all__ = ["PhasedOrder", "PhasedSource", "Spot", "phased"]
 
 
 class Spot(NamedTuple):
-    """A place of a run: a position of an epoch."""
+    """A point in a run: a position of an epoch."""
 
     epoch: int
     position: int
 
 
-class Source(Protocol):
+class PhasedSource(Protocol):
     """One source of a phased order: the id of its content and its name in messages."""
 
     @property
@@ -49,7 +49,7 @@ class PhasedOrder(Order, Protocol):
         ...
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[PhasedSource, ...]:
         """Return the sources in order."""
         ...
 
@@ -60,12 +60,12 @@ class PhasedOrder(Order, Protocol):
 
     @property
     def changing(self) -> frozenset[str]:
-        """Return the fields of the definition in which a state may differ."""
+        """Return the fields of the definition in which a state that is loaded may differ."""
         ...
 
     @property
     def skipped(self) -> list[list[int]]:
-        """Return the samples left out of each source; an empty list if there are none."""
+        """Return the skipped samples of each source; an empty list if none are skipped."""
         ...
 
     def deal_key(self, epoch: int) -> OrderKey:
@@ -79,7 +79,10 @@ class PhasedOrder(Order, Protocol):
     def resumed(
         self, state: Mapping[str, Any], *, stood: Spot, begin: Spot, positions: int
     ) -> PhasedOrder:
-        """Return the order that continues `state`, which was taken at `stood`, from `begin` on."""
+        """Return the order that continues `state`, a state taken at `stood`, from `begin` on.
+
+        Epochs have `positions` positions.
+        """
         ...
 
 

@@ -1,11 +1,12 @@
-"""Samplers of the caller as orders: their draws become a function of (seed, epoch).
+"""Orders made from users' torch samplers, as functions of (seed, epoch).
 
-A torch sampler lists the sample numbers of one epoch, drawing from a generator of its own or from
-those of everybody. Listed with these seeded for the epoch, it lists the same whenever it is asked:
-so ranks agree, and a run resumes. What a sampler remembers besides cannot be seeded; one that lists
+A torch sampler yields the sample numbers of one epoch, and draws from a generator of its own or
+from the global ones. With these seeded for the epoch, it yields the same numbers every time: ranks
+agree, and a run can resume. Any other state of a sampler cannot be seeded; a sampler that yields
 two different orders for one epoch is refused.
 
-Costs the listing, twice in the first epoch and once in the others, and 8 bytes a position.
+Iterates over the sampler twice in the first epoch and once in each other one, and holds 8 bytes a
+position.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import torch
 
 from dataprep.formats.errors import UsageError
 
+from ..seeding import isolated, seed_for, seed_here
 from .permutation import Positions
-from .seeding import isolated, seed_for, seed_here
 
 __all__ = ["SamplerOrder"]
 
@@ -28,10 +29,11 @@ _REMEDY = "Draw from torch's, NumPy's or Python's generators, or from a `generat
 
 
 class SamplerOrder:
-    """The order that `sampler` gives, an iterable of sample numbers with a length.
+    """The order in which `sampler`, an iterable of sample numbers with a length, yields samples.
 
-    `bijective` False: it may repeat and leave out samples, so there is no way back. Raises
-    `UsageError` for a sampler without a length, of batches, or of one rank.
+    `bijective` is False: samples may be repeated or left out, so there is no inverse. Raises
+    `UsageError` for a sampler without a length or of one rank, and, when samples are asked for, for
+    one that yields batches or two different orders.
     """
 
     bijective = False
@@ -50,18 +52,18 @@ class SamplerOrder:
         self._listed: tuple[int, Positions] | None = None
 
     def __len__(self) -> int:
-        """Positions in an epoch."""
+        """Return the number of positions in an epoch."""
         return len(self._sampler)
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
         """Return the sample at each of `positions`."""
-        return self._of(epoch)[positions]
+        return self._numbers_of(epoch)[positions]
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """Raise: a sampler may repeat a sample, so there is no inverse."""
+        """Raise `UsageError`: a sampler may repeat a sample, so there is no inverse."""
         raise UsageError("a sampler's order has no inverse", where="sampler")
 
-    def _of(self, epoch: int) -> Positions:
+    def _numbers_of(self, epoch: int) -> Positions:
         listed = self._listed
         if listed is None or listed[0] != epoch:
             found = self._list(epoch)

@@ -1,13 +1,13 @@
 """Skip lists: samples left out of an order without a change of the rest.
 
-All other samples keep their relative order: what is served is the full order with the skipped ones
-struck out, in every epoch. So a run that found bad samples goes on where it stood with a longer
-list, and sees nothing but what it would have seen without them.
+In every epoch the full order is served without the skipped samples. So a run that found bad samples
+can continue from its state with a longer list: the other samples still come in the same order.
 
-Three numberings meet here. A *sample* is its number in the dataset. Its *position* is where it
-stands in the full order of an epoch, 0 .. n - 1. Its *place*, 0 .. n - s - 1, counts only what is
-served. The positions of the skipped samples come from the order's inverse, once an epoch (25 ns and
-a sort for each skipped sample); after that a place costs one bisection.
+Samples are numbered in three ways. A *sample* is its number in the dataset. Its *position* is its
+number in the full order of an epoch, 0 .. n - 1. Its *place*, 0 .. n - s - 1, is its number in that
+order without the s skipped samples. The positions of the skipped samples are computed with the
+order's inverse, once an epoch (25 ns and a sort for each skipped sample); after that a place costs
+one bisection.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .permutation import MAX_SAMPLES, Order, Positions
 
 __all__ = ["Skips", "read_skips", "skips_of"]
 
-_KEPT = 4  # epochs: that of the trainer, that of the prefetching, and a resumed one
+_KEPT = 4  # epochs remembered: that being served, that being prefetched, and a resumed one
 _LARGEST = 256 << 20  # bytes of a file: ten million numbers
 _WRITE = (
     "Write one sample to a line, or a JSON array of them; of several datasets an object with an "
@@ -37,10 +37,10 @@ _WRITE = (
 
 
 class Skips:
-    """The samples that are left out; duplicates count once. Pickles as the numbers alone.
+    """A list of samples to leave out; duplicates count once. Only the numbers are pickled.
 
-    `samples` is int64 [s], sorted, not writable. Raises `UsageError` for anything but whole numbers
-    from 0 on.
+    `samples` is int64 [s], sorted, not writable. Raises `UsageError` unless all are whole numbers
+    from 0 to 2**48 - 1.
 
     >>> from dataprep.runtime.order.permutation import Sequential
     >>> skips = Skips([4, 1, 4])
@@ -59,7 +59,7 @@ class Skips:
     def positions(self, places: Positions, order: Order, n: int, epoch: int) -> Positions:
         """Return the position of the sample served at each of `places`: int64 of the same shape.
 
-        The place behind the last, n - s, stands for the end, n. Raises `IndexError` for any other.
+        Place n - s, after the last, gives n. Raises `IndexError` for a place outside 0 .. n - s.
         """
         gaps = self.gaps(order, n, epoch)
         _within(places, n - len(gaps), "place")
@@ -78,7 +78,7 @@ class Skips:
         return positions - np.searchsorted(gaps, positions, "left")
 
     def count(self, position: int, order: Order, n: int, epoch: int) -> int:
-        """Return `places` of one position."""
+        """Return the number of samples served before `position`, as `places` does."""
         return int(self.places(np.array([position]), order, n, epoch)[0])
 
     def gaps(self, order: Order, n: int, epoch: int) -> Positions:
@@ -86,7 +86,7 @@ class Skips:
 
         Raises what `check` raises.
         """
-        recent = self._recent  # another thread may put a new list in its place meanwhile
+        recent = self._recent  # another thread may replace the attribute meanwhile
         for known, size, number, gaps in recent:
             if (number, size) == (epoch, n) and known == order:
                 return gaps
@@ -96,7 +96,7 @@ class Skips:
         return gaps
 
     def check(self, n: int) -> None:
-        """Raise `UsageError` unless all of these are among `n` samples, and not all of them."""
+        """Raise `UsageError` if a skipped sample is not one of `n` samples, or all are skipped."""
         if len(self) and self.samples[-1] >= n:
             raise UsageError(
                 f"sample {self.samples[-1]:,} does not exist: there are {n:,}, numbered from 0",
@@ -108,11 +108,11 @@ class Skips:
 
     @property
     def digest(self) -> str:
-        """Digest of the list: 16 hex digits."""
+        """The first 16 hex digits of the SHA-256 of the samples as little-endian int64."""
         return hashlib.sha256(self.samples.astype("<i8").tobytes()).hexdigest()[:16]
 
     def to_json(self) -> list[int]:
-        """Return the samples as JSON has them; `Skips(...)` of it is this again."""
+        """Return the samples as a list, from which `Skips` makes an equal object."""
         found: list[int] = self.samples.tolist()
         return found
 
@@ -139,15 +139,15 @@ def skips_of(skip: Iterable[int] | Skips | None) -> Skips:
     try:
         samples = iter(() if skip is None else skip)
     except TypeError:
-        raise _no_list(repr(skip)) from None
+        raise _not_samples(repr(skip)) from None
     return Skips(list(samples))
 
 
 def read_skips(path: Path) -> Skips | dict[str, Skips]:
     """Return the list in the file `path`: a JSON array of samples, or one sample to a line.
 
-    Of several datasets, a JSON object with such an array for each. In lines, what follows a `#` is
-    a remark. Raises `InputError` that names the line, or the dataset.
+    For several datasets it is a JSON object with such an array for each. In a file of lines, `#`
+    begins a comment. Raises an `InputError` that names the line, or the dataset.
     """
     with storage_errors(path):
         try:
@@ -164,15 +164,15 @@ def read_skips(path: Path) -> Skips | dict[str, Skips]:
         text = data.decode()
         begin = text.lstrip()[:1]
         if begin == "{":
-            return {name: _of(name, numbers) for name, numbers in json.loads(text).items()}
+            return {name: _named_skips(name, numbers) for name, numbers in json.loads(text).items()}
         return Skips(json.loads(text) if begin == "[" else _lines(text, path))
     except (ValueError, RecursionError, UsageError) as error:  # ValueError: of UTF-8 or of JSON
         problem = error.problem if isinstance(error, UsageError) else str(error)
         raise InputError(problem, where=str(path), remedy=_WRITE) from None
 
 
-def _of(name: str, numbers: Any) -> Skips:
-    """Return the list of the dataset `name`."""
+def _named_skips(name: str, numbers: Any) -> Skips:
+    """Return `numbers` as a skip list; a `UsageError` names their dataset, `name`."""
     try:
         return Skips(numbers)
     except UsageError as error:
@@ -197,18 +197,18 @@ def _checked(samples: Any) -> Positions:
     try:
         numbers = np.asarray(samples if len(samples) else np.empty(0, np.int64))
     except (TypeError, ValueError):
-        raise _no_list(type(samples).__name__) from None
+        raise _not_samples(type(samples).__name__) from None
     if numbers.dtype.kind not in "iu" or numbers.ndim != 1:  # objects: too large for 64 bits
-        raise _no_list(f"{numbers.dtype}{list(numbers.shape)}")
+        raise _not_samples(f"{numbers.dtype}{list(numbers.shape)}")
     wrong = numbers[(numbers < 0) | (numbers >= MAX_SAMPLES)]
     if len(wrong):
-        raise _no_list(str(wrong[0]))
+        raise _not_samples(str(wrong[0]))
     found = np.unique(numbers).astype(np.int64)
     found.flags.writeable = False
     return found
 
 
-def _no_list(got: str) -> UsageError:
+def _not_samples(got: str) -> UsageError:
     return UsageError(f"must be whole numbers from 0 to 2**48 - 1, got {got}", where="skip")
 
 

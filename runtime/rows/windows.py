@@ -20,7 +20,7 @@ from dataprep.formats.errors import InputError, require
 from dataprep.formats.read.dataset import Split
 
 from ..checks import whole_number
-from ..sample_numbers import PADDING, Indices, Samples, check_samples, sample_numbers
+from ..sample_numbers import PADDING, Indices, Ints, check_samples, sample_numbers
 from ..types import IGNORED_LABEL, Batch, BatchDataset, Labels
 from .buffer_pool import Buffers
 from .segments import SegmentFields, Segments, of_windows
@@ -107,7 +107,7 @@ class WindowDataset(BatchDataset):
             "stride": self.stride, "labels": self.labels,
         }  # fmt: skip
 
-    def spans(self, samples: Samples) -> tuple[Samples, Samples]:
+    def spans(self, samples: Ints) -> tuple[Ints, Ints]:
         """Return the starts and stops of the tokens that reading `samples` touches; `PADDING` reads
         none.
 
@@ -116,7 +116,7 @@ class WindowDataset(BatchDataset):
         starts = self._starts(samples[samples != PADDING])
         return starts, starts + self._span
 
-    def covering(self, start: int, stop: int) -> Samples:
+    def covering(self, start: int, stop: int) -> Ints:
         """Return the windows that touch a token of `start` to `stop` of the split: int64,
         increasing.
 
@@ -141,7 +141,7 @@ class WindowDataset(BatchDataset):
         segments = of_windows(self.split, starts, self.seq_len, real=real) if self.fields else None
         return self._batch(self.split.gather(starts, self._span), starts, real, segments)
 
-    def in_turn(self, asked: Iterator[Samples]) -> Iterator[Batch]:
+    def in_turn(self, asked: Iterator[Ints]) -> Iterator[Batch]:
         """Yield the batch of each of `asked`, looking ahead.
 
         `asked` is taken 4, 16, then up to 64 batches ahead: most of what it costs to find out where
@@ -155,7 +155,7 @@ class WindowDataset(BatchDataset):
             more = islice(asked, max(1, min(fit, many)) - 1)
             yield from self._at_once([first, *more])
 
-    def _at_once(self, batches: list[Samples]) -> Iterator[Batch]:
+    def _at_once(self, batches: list[Ints]) -> Iterator[Batch]:
         starts, real = self._places(np.concatenate(batches))
         rows = [len(batch) for batch in batches]
         ids = self.split.gather_in_turn(starts, self._span, rows)
@@ -173,7 +173,7 @@ class WindowDataset(BatchDataset):
     def _batch(
         self,
         ids: npt.NDArray[Any],
-        starts: Samples,
+        starts: Ints,
         real: npt.NDArray[np.bool_] | None,
         segments: Segments | None,
     ) -> Batch:
@@ -186,20 +186,20 @@ class WindowDataset(BatchDataset):
                 batch["labels"][~mask] = IGNORED_LABEL
         return batch
 
-    def _places(self, samples: Samples) -> tuple[Samples, npt.NDArray[np.bool_] | None]:
+    def _places(self, samples: Ints) -> tuple[Ints, npt.NDArray[np.bool_] | None]:
         """Return the first token of each sample; which of them are real, where some may not be."""
         if not self.sample_mask:
             return self._starts(samples), None
         real = samples != PADDING
         return self._starts(np.where(real, samples, 0)), real
 
-    def _starts(self, samples: Samples) -> Samples:
+    def _starts(self, samples: Ints) -> Ints:
         """Return the first token of each sample."""
         # Checked before the multiplication, which could overflow into the valid range.
         check_samples(samples, self._windows)
         return samples * self.stride
 
-    def _ids(self, ids: npt.NDArray[Any], starts: Samples) -> Batch:
+    def _ids(self, ids: npt.NDArray[Any], starts: Ints) -> Batch:
         batch = self._tensors(ids)
         if self.labels is not None and self.split.has_mask:
             mask = self.split.gather_mask(starts + (self._span - self.seq_len), self.seq_len)

@@ -87,3 +87,21 @@ def test_too_little_for_a_batch(tmp_path: Path) -> None:
         create_loader(path, "train", 32)
     assert "32" in str(caught.value)
     assert len(create_loader(path, "train", 4)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("stride", "; pass rows=Windows(stride=...)"),
+        ("pack", "; pass rows=Packed(algorithm=...)"),
+        ("weigh_by", "; pass dataset_dir=Mixture(weights, by=...)"),
+        ("dtype", "; pass rows=Embeddings(dtype=...)"),
+        ("sead", ""),
+    ],
+)
+def test_arguments_of_row_specs_are_pointed_out(name: str, hint: str) -> None:
+    """An option of a spec is a TypeError that names the spec; any other name is a plain one."""
+    options: dict[str, Any] = {name: 1}
+    with pytest.raises(TypeError) as caught:
+        create_loader("shards", "train", **options)
+    assert str(caught.value) == f"create_loader() got an unexpected keyword argument {name!r}{hint}"

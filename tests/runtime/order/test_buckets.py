@@ -17,7 +17,7 @@ from dataprep.runtime.external.map_dataset import Collated
 from dataprep.runtime.loader.loader import Loader
 from dataprep.runtime.loader.serve import serve, serve_steps
 from dataprep.runtime.loader.token_budget import TokenBudgetSampler
-from dataprep.runtime.order.buckets import Bucketed, padding_share
+from dataprep.runtime.order.buckets import Bucketed
 from dataprep.runtime.order.lengths import KnownLengths, lengths_for, measure_lengths
 from dataprep.runtime.order.permutation import Sequential, Shuffled
 from dataprep.runtime.order.skips import Skips
@@ -26,6 +26,19 @@ from tests.support import SHARED_DATA, examples, needs_shared_data
 KEYS: dict[str, Any] = {"content_id": "build", "seed": 3, "purpose": "train"}
 SHUFFLED = Shuffled(**KEYS)
 RAGGED = np.random.default_rng(0).geometric(0.02, 1000)
+
+
+def padding_share(lengths: npt.NDArray[np.int64], batch: int) -> float:
+    """Return the share of ids that is padding, if rows of these lengths are padded batch by batch.
+
+    `lengths` are in the order of serving; each batch is as wide as its longest row.
+    """
+    if len(lengths) == 0 or not lengths.any():
+        return 0.0
+    starts = np.arange(0, len(lengths), batch)
+    rows = np.diff([*starts.tolist(), len(lengths)])
+    width = np.maximum.reduceat(lengths, starts)
+    return 1 - float(lengths.sum()) / float((width * rows).sum())
 
 
 def bucketed(lengths: Any = RAGGED, **options: Any) -> Bucketed:

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from dataprep.formats.errors import UsageError
-from dataprep.runtime.order.seeding import (
+from dataprep.runtime.seeding import (
     isolated,
     seed_all,
     seed_for,

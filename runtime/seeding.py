@@ -1,7 +1,7 @@
-"""Seeds for the generators that Python, NumPy and torch keep for everybody.
+"""Seeding of the global random generators of Python, NumPy and torch.
 
-Loaders here draw nothing from them: what they serve is arithmetic on (seed, epoch, position). These
-functions are for models, and for transforms of other people's datasets, which do.
+Loaders of dataprep's datasets draw nothing from them: what they serve is computed from (seed,
+epoch, position). Models and users' own datasets and transforms do draw from them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 from dataprep.formats.errors import require
 
-from ..checks import whole_number
+from .checks import whole_number
 
 __all__ = ["Mode", "isolated", "seed_all", "seed_for", "seed_here", "seed_worker",
            "seeded_generator"]  # fmt: skip
@@ -28,13 +28,13 @@ _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 
 def seed_all(seed: int, mode: Mode = "fast") -> None:
-    """Seed Python's, NumPy's and torch's generators, and say how torch is to compute.
+    """Seed the generators of Python, NumPy and torch, and choose the kernels that torch uses.
 
     ``"fast"`` lets torch choose the quickest kernels. ``"deterministic"`` has it use only those
-    that give the same bits each time, or raise where it has none, as
-    https://docs.pytorch.org/docs/stable/notes/randomness.html says. Each mode undoes the other:
-    nothing is left of an earlier call. ``"deterministic"`` sets CUBLAS_WORKSPACE_CONFIG unless it
-    is set; cuBLAS reads it when it is first used, so call this at the start.
+    that give the same bits each time, or raise if it has none, as
+    https://docs.pytorch.org/docs/stable/notes/randomness.html says. Each mode undoes what the other
+    set in torch. ``"deterministic"`` also sets CUBLAS_WORKSPACE_CONFIG, unless it is set; cuBLAS
+    reads it when it is first used, so call this at the start.
 
     Raises `UsageError` unless `seed` is from 0 to 2**63 - 1. Costs a tenth of a millisecond.
 
@@ -59,16 +59,16 @@ def seed_all(seed: int, mode: Mode = "fast") -> None:
 
 
 def seed_worker(worker: int) -> None:
-    """Seed Python, NumPy and torch in a worker: the `worker_init_fn` of any DataLoader.
+    """Seed Python, NumPy and torch in a worker process: a `worker_init_fn` for any DataLoader.
 
-    From the seed that torch gave the worker, which is another in each: so a loader with a seeded
-    `generator` has workers that draw the same numbers in every run. Loaders made here need it not.
+    The seed is the one that torch gave the worker, different in each. With a seeded `generator` of
+    the DataLoader, workers draw the same numbers in every run. Loaders of dataprep do not need it.
     """
     seed_here(torch.initial_seed() % (1 << 63))
 
 
 def seeded_generator(seed: int) -> torch.Generator:
-    """Return a generator of torch's, for samplers and loaders that take one.
+    """Return a seeded `torch.Generator`, for samplers and loaders that take one.
 
     >>> torch.rand(1, generator=seeded_generator(3)) == torch.rand(1, generator=seeded_generator(3))
     tensor([True])
@@ -77,9 +77,10 @@ def seeded_generator(seed: int) -> torch.Generator:
 
 
 def seed_for(seed: int, *parts: int | str) -> int:
-    """Return a seed from 0 to 2**63 - 1 that is a hash of all arguments, so that none are related.
+    """Return a hash of all arguments, from 0 to 2**63 - 1, as a seed.
 
-    `seed + epoch` would make epoch 1 of seed 0 equal to epoch 0 of seed 1. Costs a microsecond.
+    Seeds of different arguments are unrelated. (With ``seed + epoch``, epoch 1 of seed 0 would be
+    epoch 0 of seed 1.) Costs a microsecond.
 
     >>> seed_for(0, "sample", 1) != seed_for(1, "sample", 0)
     True
@@ -89,7 +90,7 @@ def seed_for(seed: int, *parts: int | str) -> int:
 
 
 def seed_here(seed: int) -> None:
-    """Seed what draws on the processor: Python, NumPy, torch without its devices; 10 us."""
+    """Seed the generators of Python, NumPy and torch on the CPU; takes 10 us."""
     random.seed(seed)
     np.random.seed(_folded(seed))
     torch.default_generator.manual_seed(_folded(seed))
@@ -97,9 +98,9 @@ def seed_here(seed: int) -> None:
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """Restore the generators of Python, NumPy and torch (CPU) after the block; 20 us.
+    """Restore the generators of Python, NumPy and torch (CPU) after the block; takes 20 us.
 
-    Seed inside whatever is to be drawn there: NumPy's generator is another one.
+    Seed inside the block before drawing: NumPy has a spare generator there, in an unknown state.
 
     >>> seed_all(1)
     >>> with isolated():
@@ -108,7 +109,7 @@ def isolated() -> Iterator[None]:
     1
     """
     python, torch_state = random.getstate(), torch.get_rng_state()
-    # Saving NumPy's state and setting it again takes 100 us, another generator in its place none.
+    # Saving and restoring NumPy's state takes 100 us, exchanging its generator no time.
     own = _NUMPY.get_bit_generator()
     spare = _SPARE.pop() if _SPARE else np.random.MT19937(0)
     _NUMPY.set_bit_generator(spare)
@@ -126,7 +127,7 @@ _SPARE: list[np.random.MT19937] = []
 
 
 def _folded(seed: int) -> int:
-    """Return a seed of 32 bits, hashed if it is larger: generators ignore or refuse higher bits."""
+    """Return `seed` if it has at most 32 bits, else a hash of 32: generators do not use more."""
     if seed < 1 << 32:
         return seed
     return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=4).digest())

@@ -1,4 +1,4 @@
-"""Opening of datasets by path, of any kind: tokens, embeddings, pairs."""
+"""Opening of datasets of any kind: tokens, embeddings or pairs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from dataprep.formats.errors import UsageError, naming_dataset
 from dataprep.formats.read.arrays import ArrayData, open_arrays
 from dataprep.formats.read.dataset import Dataset, open_dataset
 
-from .pair_data import PairData
+from .arrays.pair_data import PairData
 
-__all__ = ["Place", "open_data", "open_tokens"]
+__all__ = ["DatasetLike", "open_data", "open_tokens"]
 
 
-Place = str | Path | Dataset | ArrayData | PairData
+DatasetLike = str | Path | Dataset | ArrayData | PairData
+"""The path of a dataset, or an open dataset."""
 
 
 def open_tokens(place: Any, io: Literal["mmap", "pread"] | None) -> Dataset:
-    """Return the dataset of tokens at `place`, opened with `io` unless it is open."""
+    """Return the dataset of tokens at `place`, a path to open with `io`, or `place` if it is open.
+
+    Raises `UsageError` for other values, and for an open dataset with another `io`.
+    """
     if (
         isinstance(place, list | tuple)
         and place
@@ -52,9 +56,12 @@ def open_tokens(place: Any, io: Literal["mmap", "pread"] | None) -> Dataset:
 
 
 def open_data(
-    place: Place, io: Literal["mmap", "pread"] | None = None
+    place: DatasetLike, io: Literal["mmap", "pread"] | None = None
 ) -> Dataset | ArrayData | PairData:
-    """Return the dataset of any kind at `place`; see `open_tokens`."""
+    """Return the dataset of any kind at `place`, a path to open with `io`, or `place` if open.
+
+    Raises `UsageError` as `open_tokens` does.
+    """
     if isinstance(place, ArrayData | PairData):
         if io is not None and io != place.io:
             raise UsageError(
