@@ -48,7 +48,7 @@ from dataprep.runtime.order.order_checksum import contributions, digest_seed  # 
 from dataprep.runtime.order.permutation import Shuffled, key, permute, unpermute  # noqa: E402
 from dataprep.runtime.order.skips import Skips  # noqa: E402
 from dataprep.runtime.rows.packing import Packer, PackingOptions  # noqa: E402
-from dataprep.runtime.sample_numbers import PADDING, Indices, Samples  # noqa: E402
+from dataprep.runtime.sample_numbers import PADDING, Indices, Ints  # noqa: E402
 from dataprep.runtime.stream.deal import Deal, Topology  # noqa: E402
 from dataprep.runtime.stream.order import ShuffleBuffer  # noqa: E402
 from dataprep.runtime.types import BatchDataset  # noqa: E402
@@ -360,7 +360,7 @@ class _Rows(BatchDataset):
         """Return no definition."""
         return {}
 
-    def spans(self, samples: Samples) -> tuple[Samples, Samples]:
+    def spans(self, samples: Ints) -> tuple[Samples, Samples]:
         """Read no tokens."""
         return samples, samples
 
