@@ -360,7 +360,7 @@ class _Rows(BatchDataset):
         """Return no definition."""
         return {}
 
-    def spans(self, samples: Ints) -> tuple[Samples, Samples]:
+    def spans(self, samples: Ints) -> tuple[Ints, Ints]:
         """Read no tokens."""
         return samples, samples
 
