@@ -19,8 +19,8 @@ from .summary import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
     from dataprep.pipeline.interop.convert import ConvertReport
-    from dataprep.pipeline.interop.detect import Layout
-    from dataprep.pipeline.interop.jasper.read import Prefer
+    from dataprep.pipeline.interop.detect import DatasetLayout
+    from dataprep.pipeline.interop.jasper.read import JasperForm
 
 __all__ = ["command"]
 
@@ -56,8 +56,8 @@ def command(
     *,
     source: Path,
     out: Path,
-    to: Layout | None,
-    prefer: Prefer | None,
+    to: DatasetLayout | None,
+    prefer: JasperForm | None,
     gzip: bool,
     as_json: bool,
     quiet: bool,

@@ -1,1 +1,1 @@
-"""Datasets of embeddings: from vectors in files, or from texts and an encoder."""
+"""`dataprep build --kind embeddings`: datasets of vectors, given in files or made by an encoder."""

@@ -1,7 +1,7 @@
-"""Rows of tables (Parquet, Arrow, Hugging Face) as numpy columns, without an object per number.
+"""Rows of Parquet and Arrow files and Hugging Face datasets as numpy columns.
 
-Lists of a fixed size and lists of one length are views of the Arrow buffers; only where a batch
-holds a null or another length are the good rows copied.
+No Python object is made for a number. A column of lists of one length becomes a view of the Arrow
+buffer; its good rows are copied only if a list in the batch is null or has another length.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from ..read.sources import Source, input_error
 from .rows import (
     INT64_MAX,
     Column,
+    ColumnValues,
     FieldType,
+    InputRows,
     Problem,
-    Rows,
-    Values,
     block_limits,
     missing,
     too_large,
@@ -42,14 +42,18 @@ from .rows import (
 
 __all__ = ["arrow_count", "arrow_rows", "table_fields", "table_rows"]
 
-_LOOK_ROWS = 64
+_LOOK_ROWS = 64  # rows read to find the width of a list
 
 Array = npt.NDArray[Any]
 
 
 @apart
 def table_fields(source: Source, config: str | None, split: str | None) -> dict[str, FieldType]:
-    """Return the fields of `source`; the width of a list is that of the first one."""
+    """Return the types of the fields of `source`, by name.
+
+    `config` and `split` select part of a Hugging Face dataset. Where the schema does not fix the
+    width of a list, it is that of the first list that is not empty.
+    """
     with open_table(source, config, split) as table:
         with table.decoding():
             found = _field_types(table.schema)
@@ -60,12 +64,17 @@ def table_fields(source: Source, config: str | None, split: str | None) -> dict[
 
 
 def _first_width(table: Table, field: str) -> int:
-    """Return the length of the first list in a column that is not empty; 0 without one."""
+    """Return the length of the first list of `field` that is not empty; 0 if there is none.
+
+    Looks at the first `_LOOK_ROWS` rows only.
+    """
     limits = block_limits()
     limits = BatchLimits(rows=min(_LOOK_ROWS, limits.rows), bytes=limits.bytes)
     for batch in first_rows(table, _top_columns([field], table), _LOOK_ROWS, limits):
         with table.decoding():
-            widths = np.asarray(_plain(column_of(batch, field)).value_lengths().drop_null())
+            widths = np.asarray(
+                _without_extension(column_of(batch, field)).value_lengths().drop_null()
+            )
         if widths.any():
             return int(widths[widths > 0][0])
     return 0
@@ -73,7 +82,7 @@ def _first_width(table: Table, field: str) -> int:
 
 @apart
 def arrow_count(source: Source) -> int:
-    """Return about how many rows an Arrow file has, by its first batch and its size."""
+    """Return the approximate number of rows in an Arrow file, from its size and first batch."""
     with open_table(source) as table:
         limits = BatchLimits(rows=sys.maxsize, bytes=sys.maxsize)
         first = next(first_rows(table, table.schema.names, 1, limits), None)
@@ -83,25 +92,25 @@ def arrow_count(source: Source) -> int:
 @streamed_apart
 def table_rows(
     source: Source, span: Span, columns: Sequence[Column], *, config: str | None, split: str | None
-) -> Iterator[Rows]:
-    """Yield the rows of `span`; `config` and `split` select a dataset."""
+) -> Iterator[InputRows]:
+    """Yield the rows of `span`; `config` and `split` select part of a Hugging Face dataset."""
     with open_table(source, config, split) as table:
         wanted = _top_columns([column.field for column in columns], table)
 
-        def convert(batch: Any, first_row: int, _: int) -> Iterator[Rows]:
+        def convert(batch: Any, first_row: int, _: int) -> Iterator[InputRows]:
             yield arrow_rows(batch, columns, source, first_row)
 
         yield from portions(table, span, table.batches(span, wanted, block_limits()), convert)
 
 
 def _top_columns(fields: Sequence[str], table: Table) -> list[str]:
-    """Return the top-level columns that hold `fields`: the size of a batch is that of these."""
+    """Return the names of the top-level columns that hold `fields`, which are all that is read."""
     names = table.schema.names
     return sorted({column_steps(field, names)[0] for field in fields})
 
 
 def _field_types(schema: Any) -> dict[str, FieldType]:
-    """Return the fields of an Arrow schema; those inside structs have names with dots."""
+    """Return the types of the fields of an Arrow schema; a field in a struct is STRUCT.FIELD."""
     return dict(_types("", [schema.field(number) for number in range(len(schema))]))
 
 
@@ -124,7 +133,7 @@ def _type_of(kind: Any) -> FieldType:
 
     shown = str(kind)
     if isinstance(kind, pa.BaseExtensionType):
-        if len(getattr(kind, "shape", "1")) > 1:  # of tensors, which must not be flattened
+        if len(getattr(kind, "shape", "1")) > 1:  # tensors, which must not be flattened
             return FieldType(None, 0, shown)
         kind = kind.storage_type
     if kinds.is_dictionary(kind):
@@ -157,10 +166,10 @@ def _is_number(kind: Any) -> bool:
     return bool(kinds.is_integer(kind) or kinds.is_floating(kind))
 
 
-def arrow_rows(batch: Any, columns: Sequence[Column], source: Source, first_row: int) -> Rows:
-    """Return the rows of a record batch; the first of them is row `first_row` of `source`."""
+def arrow_rows(batch: Any, columns: Sequence[Column], source: Source, first_row: int) -> InputRows:
+    """Return the rows of a record batch, whose first row is row `first_row` of `source`."""
     count = batch.num_rows
-    return Rows(
+    return InputRows(
         count=count,
         columns={
             column.name: _values(column_of(batch, column.field), column, source)
@@ -170,8 +179,8 @@ def arrow_rows(batch: Any, columns: Sequence[Column], source: Source, first_row:
     )
 
 
-def _plain(array: Any) -> Any:
-    """Return `array` without extension types, and list views as lists."""
+def _without_extension(array: Any) -> Any:
+    """Return the storage of an extension array, and list views as lists; others unchanged."""
     import pyarrow as pa
     import pyarrow.types as kinds
 
@@ -182,10 +191,10 @@ def _plain(array: Any) -> Any:
     return array
 
 
-def _values(array: Any, column: Column, source: Source) -> Values:
+def _values(array: Any, column: Column, source: Source) -> ColumnValues:
     import pyarrow.types as kinds
 
-    array = _plain(array)
+    array = _without_extension(array)
     if column.kind == "vector":
         return _vectors(array, column)
     if column.kind == "label":
@@ -194,7 +203,7 @@ def _values(array: Any, column: Column, source: Source) -> Values:
         array = array.dictionary_decode()
     nulls = {row: missing(column) for row in _null_rows(array)}
     if column.kind in ("text", "key"):
-        return Values(texts=_texts(array, column, source), problems=nulls)
+        return ColumnValues(texts=_texts(array, column, source), problems=nulls)
     return _scalars(array, column, nulls)
 
 
@@ -204,7 +213,7 @@ def _null_rows(array: Any) -> list[int]:
     return np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist()
 
 
-def _scalars(array: Any, column: Column, problems: dict[int, Problem]) -> Values:
+def _scalars(array: Any, column: Column, problems: dict[int, Problem]) -> ColumnValues:
     import pyarrow.types as kinds
 
     if problems:
@@ -213,13 +222,13 @@ def _scalars(array: Any, column: Column, problems: dict[int, Problem]) -> Values
     if kinds.is_uint64(array.type):
         for row in np.flatnonzero(found > INT64_MAX).tolist():
             problems.setdefault(row, too_large(column, int(found[row])))
-    return Values(array=found, problems=problems)
+    return ColumnValues(array=found, problems=problems)
 
 
-def _vectors(array: Any, column: Column) -> Values:
+def _vectors(array: Any, column: Column) -> ColumnValues:
     import pyarrow.types as kinds
 
-    array.validate(full=True)  # its offsets, which Arrow does not check when it reads a file
+    array.validate(full=True)  # Arrow does not check offsets when it reads a file
     width, count = column.width, len(array)
     problems = {row: missing(column) for row in _null_rows(array)}
     numbers = array.values
@@ -243,27 +252,27 @@ def _vectors(array: Any, column: Column) -> Values:
         and np.array_equal(np.diff(starts), np.full(count - 1, width))
         and (starts[-1] + width <= len(flat))
     ):
-        return Values(
+        return ColumnValues(
             array=flat[starts[0] : starts[0] + count * width].reshape(count, width),
             problems=problems,
         )
     found = np.zeros((count, width), flat.dtype)
     good = np.setdiff1d(np.arange(count), list(problems))
     found[good] = flat[starts[good, None] + np.arange(width)]
-    return Values(array=found, problems=problems)
+    return ColumnValues(array=found, problems=problems)
 
 
 def _rows_with_nulls(
     numbers: Any, starts: npt.NDArray[np.int64], width: int, problems: dict[int, Problem]
 ) -> list[int]:
-    """Return the rows with a null among their numbers, except those with a problem already."""
+    """Return the rows with a null in their list, except those already in `problems`."""
     nulls = np.flatnonzero(numbers.is_null().to_numpy(zero_copy_only=False))
     before = np.searchsorted(nulls, starts)
     within = np.searchsorted(nulls, starts + width)
     return [row for row in np.flatnonzero(within > before).tolist() if row not in problems]
 
 
-def _labels(array: Any, column: Column, source: Source) -> Values:
+def _labels(array: Any, column: Column, source: Source) -> ColumnValues:
     import pyarrow.types as kinds
 
     if kinds.is_dictionary(array.type) and array.dictionary.null_count:
@@ -271,10 +280,10 @@ def _labels(array: Any, column: Column, source: Source) -> Values:
     if not kinds.is_dictionary(array.type):
         array = array.dictionary_encode()
     texts = _texts(array.dictionary, column, source)
-    array.validate(full=True)  # its indices
+    array.validate(full=True)  # Arrow does not check indices when it reads a file
     problems = {row: missing(column) for row in _null_rows(array)}
     codes = array.indices.fill_null(0) if problems else array.indices
-    return Values(
+    return ColumnValues(
         array=codes.to_numpy(zero_copy_only=False).astype(np.int64),
         categories=texts,
         problems=problems,

@@ -1,8 +1,9 @@
-"""Dataset of embeddings assembled from finished units, in a scratch directory.
+"""Assembly of a dataset of embeddings from finished units, in a scratch directory.
 
-Every array has the rows of all units in order. A split is the numbers of its rows, by the hashes of
-their keys. Large files of units become shards by a link, small ones are joined. Memory: a block of
-rows, and 16 bytes for some of the rows where splits have exact sizes.
+Every array has the rows of all units, in order. The hash of its split key assigns each row to a
+split, which is stored as a list of row numbers. A large file of a unit is linked as a shard; small
+files are joined. Memory is a block of rows, and for splits of exact sizes 16 bytes for each row
+whose hash is near a cut.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ from .task import EmbeddingResult, piece_name
 __all__ = ["LINK_BYTES", "MAX_CATEGORIES", "UnitRows", "assemble"]
 
 LINK_BYTES = 16 << 20
-"""Least size at which a file of a unit becomes a shard; smaller files are joined."""
+"""Size from which a file of a unit becomes a shard of its own; smaller files are joined."""
 MAX_CATEGORIES = 100_000
-"""Most different texts of a label column: config.json holds them, which every reader loads."""
+"""Limit of the distinct texts in a label column: they are in config.json, which every reader
+loads."""
 _MAX_CATEGORY_BYTES = 16 << 20
 _BLOCK_BYTES = 4 << 20
 
@@ -52,7 +54,7 @@ Assign = Callable[[npt.NDArray[np.uint64], npt.NDArray[np.int64]], npt.NDArray[n
 
 
 class UnitRows:
-    """Rows of all finished units in the directory `units`, in order; `rows` in every array."""
+    """Reader of the files of all finished units in the directory `units`; `rows` rows in all."""
 
     def __init__(self, units: Path, results: Sequence[EmbeddingResult]) -> None:
         self.results = results
@@ -62,16 +64,20 @@ class UnitRows:
     def blocks(
         self, name: str, dtype: str, row: tuple[int, ...]
     ) -> Iterator[tuple[EmbeddingResult, npt.NDArray[Any]]]:
-        """Yield the rows of the array `name` in blocks, each with its unit."""
+        """Yield the rows of the array `name` in blocks, each with the result of its unit.
+
+        `row` is the shape of a row.
+        """
         for result in self.results:
             yield from ((result, block) for block in self._unit(result, name, dtype, row))
 
     def parts(
         self, name: str, dtype: str, row: tuple[int, ...]
     ) -> Iterator[HashedFile | tuple[int, Iterator[npt.NDArray[Any]]]]:
-        """Yield the rows of the array `name`: large files as shards, small ones joined.
+        """Yield the shards of the array `name`, for `ArrayWriter.parts`.
 
-        A linked file is synced first; if that fails, its unit is removed, to be done again.
+        A large file is one shard, small neighbours are joined into one. The writer syncs a file
+        before it links it; if that fails, the unit is removed, so that the next run does it again.
         """
         small: list[EmbeddingResult] = []
         for result in self.results:
@@ -100,7 +106,7 @@ class UnitRows:
     def _unit(
         self, result: EmbeddingResult, name: str, dtype: str, row: tuple[int, ...]
     ) -> Iterator[npt.NDArray[Any]]:
-        """Yield the rows of an array in one unit, in blocks."""
+        """Yield the rows of the array `name` in one unit, in blocks."""
         kind = np.dtype(dtype)
         count = max(1, _BLOCK_BYTES // max(1, prod(row) * kind.itemsize))
         path = self._units / unit_name(result.number) / piece_name(name)
@@ -117,7 +123,7 @@ class UnitRows:
                 yield block
 
     def hashes(self) -> Iterator[HashedDocuments]:
-        """Yield the hashes of the split keys, and the numbers of their rows."""
+        """Yield blocks of the hashes of split keys, with the numbers of their rows."""
         first = 0
         for _, block in self.blocks(HASHES, "<u8", ()):
             yield block, np.arange(first, first + len(block))
@@ -128,12 +134,12 @@ def assemble(
     plan: EmbeddingPlan, staging: Staging, root: Path, results: Sequence[EmbeddingResult], *,
     options: Mapping[str, Any], shares: Shares,
 ) -> ArrayManifest:  # fmt: skip
-    """Write the dataset durably into the empty directory `root`; return the manifest.
+    """Write the dataset durably into the empty directory `root` and return its manifest.
 
-    `options` are those that config.json stores.
+    `options` are those that config.json stores, `shares` the sizes of the splits by name.
     """
     payload = plan.payload
-    fingerprints = {  # the others were computed while the inputs were read
+    fingerprints = {  # those of files were computed while the files were read
         number: fingerprint_source(source, payload.hf_config, payload.hf_split)
         for number, source in enumerate(plan.sources) if source.format == "hf"
     }  # fmt: skip
@@ -186,7 +192,7 @@ def _records(
 
 
 def _splits(writer: ArrayWriter, splitting: Splitting, shares: Shares, found: UnitRows) -> None:
-    """Write the row numbers of each split, in the order of `shares`."""
+    """Write the row numbers of each split; the splits are in the order of `shares`."""
     names = splitting.names
     if len(names) == 1:
         writer.split(names[0], _ranges(found.rows), rows=found.rows)
@@ -204,7 +210,10 @@ def _splits(writer: ArrayWriter, splitting: Splitting, shares: Shares, found: Un
 def _assigned(
     splitting: Splitting, shares: Shares, found: UnitRows
 ) -> Callable[[], Iterator[tuple[int, npt.NDArray[np.intp]]]]:
-    """Return a function that yields blocks: number of the first row, split of each row."""
+    """Return a function that yields blocks: the number of the first row, the split of each row.
+
+    Each call of it reads all hashes again.
+    """
     if splitting.ends:
         ends = [int(end) for end in splitting.ends]
         place: Assign = lambda hashes, _: assign(hashes, ends)  # noqa: E731 (one of two)
@@ -215,7 +224,7 @@ def _assigned(
 
 
 def _labels(writer: ArrayWriter, name: str, found: UnitRows) -> None:
-    """Write a column of texts, which each unit has numbered on its own."""
+    """Write the label column `name`: renumber the codes of each unit for the whole dataset."""
     categories = sorted({text for unit in found.results for text in unit.categories[name]})
     _check_categories(name, categories)
     number = {text: code for code, text in enumerate(categories)}

@@ -1,10 +1,10 @@
-"""Conversion of an input's rows to rows of arrays: checked, encoded, narrowed, hashed.
+"""Conversion of rows of an input to rows of the stored arrays.
 
-A row with a problem in any column is left out of all of them. Vectors with NaN, infinity, zeros
-only, or numbers that the stored type cannot hold are refused, and those that would become all zeros
-in it: every stored vector has a length and a direction. The result of a row does not depend on the
-rows beside it. The checks cost two or three passes over rows that stay in the caches, 1 to 3 GB/s;
-float16 about 0.8.
+A row with a problem in any column is left out of all arrays. A vector is refused if it has NaN,
+infinity or zeros only, or if it overflows the stored type or becomes all zeros in it, so every
+stored vector has a finite length above zero. The result of a row does not depend on the rows beside
+it. The checks make two or three passes over rows that stay in the caches, at 1 to 3 GB/s (float16:
+0.8).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ..plan.splits import Hashes, hash_keys
 from ..read.records import key_bytes
 from .options import PROVENANCE, scale_name
 from .plan import EmbeddingPayload, EmbeddingPlan
-from .rows import Column, Problem, Rows, Values
+from .rows import Column, ColumnValues, InputRows, Problem
 
 __all__ = [
     "HASHES",
     "SCALARS",
     "STORED",
+    "BlockArrays",
     "Converter",
-    "Made",
     "Stored",
     "as_float32",
     "narrow",
@@ -41,11 +41,11 @@ __all__ = [
 ]
 
 HASHES = "0hashes"
-"""Name of the hashes of split keys in a unit; no array can have it."""
+"""Name of the file of split-key hashes in a unit; no array can have this name."""
 SCALARS = {"int": "<i8", "float": "<f8", "bool": "|b1", "label": "<i8"}
-"""Stored types of columns that are no vectors."""
+"""Stored type of each kind of column that is not a vector."""
 STORED = {"float32": "<f4", "float16": "<f2", "bfloat16": BFLOAT16, "int8": "|i1"}
-"""Type of an array of vectors in config.json, by the option `dtype`."""
+"""Stored type of vectors, as config.json names it, by the option `dtype`."""
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -54,18 +54,19 @@ _SLICE_BYTES = 256 << 10
 _INT8_MAX = 127.0
 _LEAST_SCALE = float(np.finfo(np.float32).tiny)
 
-Made = dict[str, npt.NDArray[np.generic]]
+BlockArrays = dict[str, npt.NDArray[np.generic]]
+"""Rows of a block, by name of the array."""
 
 
 class Stored(NamedTuple):
-    """Type of an array in config.json, and shape of its rows."""
+    """Type of a stored array, as config.json names it, and shape of its rows."""
 
     dtype: str
     row: tuple[int, ...]
 
 
 def stored_arrays(plan: EmbeddingPayload) -> dict[str, Stored]:
-    """Return the arrays that `plan` makes, by name."""
+    """Return type and shape of each array that a build with `plan` stores, by name."""
     found: dict[str, Stored] = {}
     for column in plan.stored:
         if column.kind in SCALARS:
@@ -79,7 +80,11 @@ def stored_arrays(plan: EmbeddingPayload) -> dict[str, Stored]:
 
 
 class Converter:
-    """Converter of a unit's rows; `labels` are the numbers of its texts so far, by column."""
+    """Converter of the rows of one unit.
+
+    `labels` has the number of each text seen so far, by label column. `lap` is called at the end of
+    each stage, with its name.
+    """
 
     def __init__(
         self, plan: EmbeddingPlan, encoder: TextEncoder | None, lap: Callable[[str], None]
@@ -93,8 +98,11 @@ class Converter:
             column.name: {} for column in self._plan.columns if column.kind == "label"
         }
 
-    def rows(self, rows: Rows, source: int) -> tuple[Made, list[tuple[int, Problem]]]:
-        """Return the rows without problems, by array, and the problems of the others, by row."""
+    def rows(self, rows: InputRows, source: int) -> tuple[BlockArrays, list[tuple[int, Problem]]]:
+        """Return the arrays of the rows without problems, and the problem of each other row.
+
+        `source` is the number of the input.
+        """
         problems = dict(rows.problems)
         for column in self._plan.columns:
             values = rows.columns[column.name]
@@ -112,7 +120,7 @@ class Converter:
             if scale is not None:
                 stored[scale_name(column.name)] = scale
         good = _good_rows(rows.count, problems)
-        made: Made = {name: array[good] for name, array in stored.items()}
+        made: BlockArrays = {name: array[good] for name, array in stored.items()}
         for column in self._plan.columns:
             if column.kind in SCALARS:
                 made[column.name] = self._scalars(rows.columns[column.name], column, good)
@@ -125,9 +133,9 @@ class Converter:
         return made, sorted(problems.items())
 
     def _vectors(
-        self, rows: Rows, problems: dict[int, Problem]
+        self, rows: InputRows, problems: dict[int, Problem]
     ) -> dict[Column, npt.NDArray[np.float32]]:
-        """Return the vectors of all columns as float32; add to `problems`."""
+        """Return the vectors of all columns as float32; add the problems found to `problems`."""
         found = {}
         for column in self._plan.columns:
             values = rows.columns[column.name]
@@ -141,9 +149,12 @@ class Converter:
         return found
 
     def _encoded(
-        self, values: Values, count: int, column: Column, problems: dict[int, Problem]
-    ) -> Values:
-        """Return the vectors of the texts of rows without problems, ones elsewhere."""
+        self, values: ColumnValues, count: int, column: Column, problems: dict[int, Problem]
+    ) -> ColumnValues:
+        """Return the vectors of the texts in `values`; rows with a problem get ones.
+
+        Adds a problem for each empty text.
+        """
         if self._encoder is None or values.texts is None:
             raise ValueError("a plan with texts needs an encoder")
         empty = Problem("empty", f"the field {column.field!r} is empty")
@@ -153,10 +164,10 @@ class Converter:
         texts = [values.texts[row] for row in good]
         array[good] = self._encoder.encode(texts, self._plan.encode_batch, column.width)
         self._lap("encode")
-        return Values(array=array)
+        return ColumnValues(array=array)
 
     def _scalars(
-        self, values: Values, column: Column, good: npt.NDArray[np.intp] | slice
+        self, values: ColumnValues, column: Column, good: npt.NDArray[np.intp] | slice
     ) -> npt.NDArray[np.generic]:
         if column.kind != "label":
             found = widen(values.array[good]) if values.bfloat16 else values.array[good]
@@ -170,10 +181,13 @@ class Converter:
         return table[codes]
 
     def _hashes(
-        self, rows: Rows, floats: dict[Column, npt.NDArray[np.float32]],
+        self, rows: InputRows, floats: dict[Column, npt.NDArray[np.float32]],
         good: npt.NDArray[np.intp] | slice,
     ) -> Hashes:  # fmt: skip
-        """Return the hashes of the split key, by default the encoded text or the first vector."""
+        """Return the hash of the split key of each good row.
+
+        Without a key column, the key is the encoded text, or else the first vector.
+        """
         keyed = {column.kind: rows.columns[column.name].texts for column in self._plan.columns}
         texts = keyed.get("key") or keyed.get("text")
         if texts is None:
@@ -186,8 +200,8 @@ class Converter:
         return hash_keys([key_bytes(texts[row]) for row in chosen], self._seed)
 
 
-def _not_finite(values: Values, column: Column) -> dict[int, Problem]:
-    """Return the problems of single numbers that are NaN or infinite."""
+def _not_finite(values: ColumnValues, column: Column) -> dict[int, Problem]:
+    """Return a problem for each row whose number is NaN or infinite; none for integers."""
     found = widen(values.array) if values.bfloat16 else values.array
     if found.dtype.kind != "f":
         return {}
@@ -206,7 +220,7 @@ def _merge(problems: dict[int, Problem], others: dict[int, Problem]) -> None:
 
 
 def _good_rows(count: int, problems: dict[int, Problem]) -> npt.NDArray[np.intp] | slice:
-    """Return the rows without problems: if there are none, a slice, which costs no copy."""
+    """Return an index of the rows without problems: a slice, which costs no copy, if all are."""
     if not problems:
         return slice(0, count)
     mask = np.ones(count, bool)
@@ -214,10 +228,10 @@ def _good_rows(count: int, problems: dict[int, Problem]) -> npt.NDArray[np.intp]
     return np.flatnonzero(mask)
 
 
-def as_float32(values: Values, column: Column) -> Floats:
-    """Return the vectors of `values` as float32 [n, width], ones in rows with a problem.
+def as_float32(values: ColumnValues, column: Column) -> Floats:
+    """Return the vectors in `values` as float32 [n, width]; rows with a problem become ones.
 
-    Adds the problems of rows that are not finite, or all zero.
+    Adds to ``values.problems`` the rows that are not finite, or all zero.
     """
     found = values.array
     with np.errstate(over="ignore"):
@@ -235,7 +249,7 @@ def as_float32(values: Values, column: Column) -> Floats:
 
 
 def _suspects(floats: Floats) -> npt.NDArray[np.intp]:
-    """Return the rows with a sum of squares that is zero, infinite or NaN."""
+    """Return the rows whose sum of squares in float32 is zero, infinite or NaN."""
     squares = np.einsum("ij,ij->i", floats, floats)
     return np.flatnonzero(~((squares > 0) & (squares < np.inf)))
 
@@ -260,9 +274,9 @@ def _at(column: Column, at: int) -> str:
 
 
 def unit(vectors: Array) -> Floats:
-    """Return float32 [n, width]: every row divided by its length; a row of zeros stays zero.
+    """Return float32 [n, width]: every row divided by its Euclidean length; zero rows stay zero.
 
-    Lengths are summed in float64, row by row, so the result of a row depends on it alone.
+    Lengths are computed in float64, row by row, so the result of a row depends on that row alone.
 
     >>> unit(np.array([[3.0, 4.0]], np.float32)).tolist()
     [[0.6000000238418579, 0.800000011920929]]
@@ -280,7 +294,10 @@ def unit(vectors: Array) -> Floats:
 def store(
     floats: Floats, dtype: str, column: Column
 ) -> tuple[Array, Array | None, dict[int, Problem]]:
-    """Return the stored rows, the factors of int8, and problems of rows beyond the type."""
+    """Return `floats` in the stored type, the scales (int8 only, else None), and problems.
+
+    A problem is a row with a number that overflows the type, or one that becomes all zeros in it.
+    """
     if dtype == "float32":
         return floats, None, {}
     if dtype == "int8":
@@ -308,7 +325,10 @@ def _vanished(column: Column, dtype: str) -> Problem:
 
 
 def _int8(floats: Floats, column: Column) -> tuple[Array, Array | None, dict[int, Problem]]:
-    """Return rows times 127 over their largest number, and the factors that undo this."""
+    """Return int8 rows scaled to a largest magnitude of 127, their scales, and problems.
+
+    A stored row times its scale is about the original row.
+    """
     scale = np.abs(floats).max(axis=1) / np.float32(_INT8_MAX)
     vanished = np.flatnonzero(scale < _LEAST_SCALE).tolist()
     scale[vanished] = 1.0
@@ -317,7 +337,7 @@ def _int8(floats: Floats, column: Column) -> tuple[Array, Array | None, dict[int
 
 
 def narrow(floats: Floats) -> npt.NDArray[np.uint16]:
-    """Return the nearest bfloat16 of each number, ties to even; there must be no NaN.
+    """Return each number rounded to bfloat16, ties to even, as its bits; there must be no NaN.
 
     >>> [hex(bits) for bits in narrow(np.array([1.0, 1.00390625, -2.0], np.float32)).tolist()]
     ['0x3f80', '0x3f80', '0xc000']
@@ -328,7 +348,7 @@ def narrow(floats: Floats) -> npt.NDArray[np.uint16]:
 
 
 def widen(bits: npt.NDArray[np.uint16]) -> Floats:
-    """Return float32 for numbers in bfloat16.
+    """Return numbers given as bits of bfloat16 as float32.
 
     >>> widen(np.array([0x3F80], np.uint16)).tolist()
     [1.0]

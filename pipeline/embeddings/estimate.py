@@ -1,8 +1,8 @@
-"""Estimate of a build of embeddings: `--dry-run`, and the check of disk space.
+"""Estimate of a build of embeddings, for `--dry-run` and the check of disk space.
 
-The number of rows is in the headers, or extrapolated from the first records. Most disk is used just
-before a dataset is published: by the units, and by the arrays joined from their small files. Large
-files are linked.
+The number of rows is read from the headers, or extrapolated from the first records. The use of disk
+is greatest just before the dataset is published: the files of the units, and the shards joined from
+small ones. Large files are linked, and take no further space.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ _INDEX_BYTES = 8
 _HASH_BYTES = 8
 _SCALE_BYTES = 4
 _HEADROOM = 1.1
-_RATE = 300e6  # bytes of output per second and worker, read, checked, hashed and written twice
+_RATE = 300e6  # bytes of output per second: read, checked, hashed and written twice
 _START_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingEstimate:
-    """Estimate: sizes in bytes, `seconds` with the workers asked for and without an encoder."""
+    """Counts and sizes of the dataset that a build of embeddings would make, and its time.
+
+    `seconds` do not include those of an encoder.
+    """
 
     inputs: int
     input_bytes: int
@@ -58,7 +61,7 @@ class EmbeddingEstimate:
 
 
 def estimate(prepared: EmbeddingPrepared) -> EmbeddingEstimate:
-    """Return what the build will take, from the headers and first records of its inputs."""
+    """Return the estimate of a build, from the headers and first records of its inputs."""
     plan, options = prepared.plan, prepared.options
     payload = plan.payload
     rows = sum(

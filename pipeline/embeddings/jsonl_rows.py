@@ -1,7 +1,7 @@
-"""Rows of JSONL files: arrays of numbers, numbers, booleans and texts of each line.
+"""Rows of JSONL files as columns: arrays of numbers, numbers, booleans and texts.
 
-msgspec decodes only the wanted fields (see `json_lines`), some 200 MB/s of JSON, limited by parsing
-numbers. A block with anything unusual in it is parsed line by line.
+msgspec decodes only the wanted fields (see `json_lines`), at about 200 MB/s of JSON; the parsing of
+numbers takes most of the time. A block with a blank or bad line is parsed line by line.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from ..read.sources import Source
 from .rows import (
     INT64_MAX,
     Column,
+    ColumnValues,
     FieldType,
+    InputRows,
     Problem,
-    Rows,
-    Values,
     missing,
     too_large,
     wrong_type,
@@ -41,7 +41,7 @@ from .rows import (
 
 __all__ = ["JsonlRows", "json_fields", "json_sizes"]
 
-_LOOK_LINES = 100
+_LOOK_LINES = 100  # lines read to find the fields of a file
 _INT = Annotated[int, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
 _TYPES: dict[str, Any] = {
     "vector": list[float], "int": _INT, "float": float, "bool": bool, "label": str, "text": str,
@@ -61,7 +61,7 @@ class JsonlRows:
         )
         self._takers = [values_at(path_of(column.field)) for column in columns]
 
-    def rows(self, stream: LineStream) -> Iterator[Rows]:
+    def rows(self, stream: LineStream) -> Iterator[InputRows]:
         """Yield all records of `stream`."""
         line = 0
         for block in stream.blocks():
@@ -69,7 +69,7 @@ class JsonlRows:
             line += found.lines_read
             yield found
 
-    def _block(self, block: Block, line: int) -> Rows:
+    def _block(self, block: Block, line: int) -> InputRows:
         if block.too_long:
             return self._too_long(block, line)
         if block.blank_lines:
@@ -80,7 +80,7 @@ class JsonlRows:
             return self._by_line(block, line)
         count = len(rows)
         ends = np.append(starts[1:], len(block.data))
-        return Rows(
+        return InputRows(
             count=count,
             columns=self._values(rows),
             offsets=(starts + block.offset).astype(np.uint64),
@@ -90,10 +90,10 @@ class JsonlRows:
             consumed=len(block.data),
         )
 
-    def _by_line(self, block: Block, line: int) -> Rows:
-        """Return the rows of `block`, some of whose lines are blank or bad.
+    def _by_line(self, block: Block, line: int) -> InputRows:
+        """Return the rows of `block`, which may have blank or bad lines.
 
-        A bad line gives a row without values.
+        A blank line gives no row, a bad line a row with a problem and without values.
         """
         rows: list[Any] = []
         problems: dict[int, Problem] = {}
@@ -105,7 +105,7 @@ class JsonlRows:
                 problems[number] = Problem(*bad.args)
                 rows.append(None)
         count = block.line_count
-        return Rows(
+        return InputRows(
             count=len(rows),
             columns=self._values(rows),
             offsets=np.array([start for _, start, _ in filled], np.uint64)
@@ -118,9 +118,9 @@ class JsonlRows:
             consumed=len(block.data),
         )
 
-    def _too_long(self, block: Block, line: int) -> Rows:
+    def _too_long(self, block: Block, line: int) -> InputRows:
         detail = f"a line of {block.too_long} bytes, over the limit of {MAX_RECORD_BYTES}"
-        return Rows(
+        return InputRows(
             count=1,
             columns=self._values([None]),
             offsets=np.array([block.offset], np.uint64),
@@ -131,7 +131,7 @@ class JsonlRows:
             consumed=block.too_long,
         )
 
-    def _values(self, rows: Sequence[Any]) -> Mapping[str, Values]:
+    def _values(self, rows: Sequence[Any]) -> Mapping[str, ColumnValues]:
         return {
             column.name: _VALUES[column.kind](
                 [None if row is None else take(row) for row in rows], column
@@ -140,7 +140,7 @@ class JsonlRows:
         }
 
     def _explain(self, value: Any) -> BadLineError | None:
-        """Return the fault of the first field that is missing or has another type."""
+        """Return the error of the first column whose field is missing or of another type."""
         for column in self._columns:
             try:
                 problem = _problem(find(value, path_of(column.field)), column)
@@ -187,7 +187,7 @@ def _not_finite(number: float) -> str:
     return "infinite" if number in (float("inf"), float("-inf")) else ""
 
 
-def _vectors(found: list[Any], column: Column) -> Values:
+def _vectors(found: list[Any], column: Column) -> ColumnValues:
     width = column.width
     problems = {
         row: wrong_width(column, len(numbers))
@@ -198,40 +198,40 @@ def _vectors(found: list[Any], column: Column) -> Values:
     pack = struct.Struct(f"{width}d").pack  # twice as fast as an array of lists
     good = [zeros if row in problems or v is None else v for row, v in enumerate(found)]
     data = b"".join([pack(*numbers) for numbers in good])
-    return Values(array=np.frombuffer(data, np.float64).reshape(-1, width), problems=problems)
+    return ColumnValues(array=np.frombuffer(data, np.float64).reshape(-1, width), problems=problems)
 
 
-def _scalars(found: list[Any], column: Column) -> Values:
+def _scalars(found: list[Any], column: Column) -> ColumnValues:
     filled = [0 if value is None else value for value in found]
-    return Values(array=np.array(filled, _DTYPES[column.kind]))
+    return ColumnValues(array=np.array(filled, _DTYPES[column.kind]))
 
 
-def _labels(found: list[Any], _: Column) -> Values:
+def _labels(found: list[Any], _: Column) -> ColumnValues:
     number: dict[str, int] = {}
     codes = [number.setdefault(text or "", len(number)) for text in found]
-    return Values(array=np.array(codes, np.int64), categories=list(number))
+    return ColumnValues(array=np.array(codes, np.int64), categories=list(number))
 
 
-def _texts(found: list[Any], _: Column) -> Values:
-    return Values(texts=found)
+def _texts(found: list[Any], _: Column) -> ColumnValues:
+    return ColumnValues(texts=found)
 
 
-_VALUES: dict[str, Callable[[list[Any], Column], Values]] = {
+_VALUES: dict[str, Callable[[list[Any], Column], ColumnValues]] = {
     "vector": _vectors, "int": _scalars, "float": _scalars, "bool": _scalars, "label": _labels,
     "text": _texts, "key": _texts,
 }  # fmt: skip
 
 
 @dataclass(kw_only=True, slots=True)
-class _Sample:
-    """Objects in the first lines of a file; `size` bytes in `lines` lines were read."""
+class _FirstLines:
+    """Beginning of a file: `lines` lines in `size` bytes, and the objects in the first of them."""
 
     objects: list[dict[str, Any]]
     lines: int
     size: int
 
 
-def _sample(source: Source) -> _Sample:
+def _first_lines(source: Source) -> _FirstLines:
     stream = LineStream(source, Span(0, 0, source.size))
     with contextlib.closing(stream.blocks()) as blocks:  # type: ignore[type-var]
         usable = (block for block in blocks if not (block.too_long or block.blank_lines))
@@ -242,22 +242,25 @@ def _sample(source: Source) -> _Sample:
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             objects.append(msgspec.json.decode(raw, type=dict[str, Any]))
     size = len(block.data) if block is not None else 0
-    return _Sample(objects=objects, lines=len(lines), size=size)
+    return _FirstLines(objects=objects, lines=len(lines), size=size)
 
 
 def json_fields(source: Source) -> dict[str, FieldType]:
-    """Return the fields of the first objects; those inside objects have names with dots."""
+    """Return the types of the fields in the first lines of a file, by name.
+
+    A field in a nested object is OBJECT.FIELD.
+    """
     found: dict[str, FieldType] = {}
-    for one in _sample(source).objects:
+    for one in _first_lines(source).objects:
         for name, value in _leaves("", one):
             kind = _type_of(value)
-            if name not in found or _better(kind, found[name]):
+            if name not in found or _is_more_informative(kind, found[name]):
                 found[name] = kind
     return found
 
 
-def _better(new: FieldType, old: FieldType) -> bool:
-    """Return whether a later record is more informative about a field."""
+def _is_more_informative(new: FieldType, old: FieldType) -> bool:
+    """Return whether the type `new`, of a later record, says more about a field than `old`."""
     return (
         old.kind is None
         or (old.kind == "int" and new.kind == "float")
@@ -283,6 +286,6 @@ def _type_of(value: Any) -> FieldType:
 
 
 def json_sizes(source: Source) -> tuple[int, int]:
-    """Return the number of records at the beginning of a file, and their bytes of text."""
-    found = _sample(source)
+    """Return the number of lines in the first block of a file, and its decompressed bytes."""
+    found = _first_lines(source)
     return found.lines, found.size

@@ -1,4 +1,4 @@
-"""The kind `embeddings`: vectors, and texts by an encoder, into aligned arrays."""
+"""The kind `embeddings`: aligned arrays of vectors, numbers and labels, one row for each record."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class EmbeddingKind(EmbeddingTasks, Kind[EmbeddingOptions, EmbeddingPrepared, Ar
         return prepare(options, survey, context.existing)
 
     def difference(self, existing: ArrayManifest, prepared: EmbeddingPrepared) -> str | None:
-        """Return how `existing` differs from what would be built."""
+        """Return how the dataset `existing` differs from this build; None if it does not."""
         if existing.kind != self.name:
             return f"of the kind {existing.kind}"
         plan, asked = prepared.plan, hashed_options(prepared.stored_options)
@@ -72,7 +72,7 @@ class EmbeddingKind(EmbeddingTasks, Kind[EmbeddingOptions, EmbeddingPrepared, Ar
         return None if same == existing.recipe_id else "made by another version"
 
     def estimate(self, prepared: EmbeddingPrepared, *, details: bool = False) -> EmbeddingEstimate:
-        """Return what the build will take."""
+        """Return the estimate of the build; `details` is ignored."""
         return estimate(prepared)
 
     def assemble(
@@ -107,7 +107,7 @@ class EmbeddingKind(EmbeddingTasks, Kind[EmbeddingOptions, EmbeddingPrepared, Ar
 
 
 def _distinct_keys(rows: UnitRows) -> int:
-    """Return the number of different split keys, or one above `FEW_KEYS` if there are more."""
+    """Return the number of distinct split keys; counting stops above `FEW_KEYS`."""
     keys: set[int] = set()
     for hashes, _ in rows.hashes():
         add_keys(keys, hashes)
@@ -117,7 +117,7 @@ def _distinct_keys(rows: UnitRows) -> int:
 
 
 def array_summary(manifest: ArrayManifest) -> dict[str, dict[str, Any]]:
-    """Return type, shape of a row, rows, bytes and number of categories of each array."""
+    """Return dtype, row shape, rows, bytes and number of categories of each array, by name."""
     sizes = {entry.name: entry.bytes for entry in manifest.files}
     return {
         name: {

@@ -1,6 +1,6 @@
-"""Options of a build of embeddings: units, defaults, validation.
+"""Options of a build of embeddings: names, types, defaults and validation.
 
-Imports no numpy: the command line reads it for its help.
+This module imports no numpy, because the command line reads the options for its help text.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ColumnKind = Literal["vector", "int", "float", "bool", "label"]
 EMBEDDING = "embedding"
 """Default name of the array of vectors."""
 PROVENANCE = "provenance"
-"""uint64 [rows, 2]: the input of each row, and its row or byte there."""
+"""Name of the array uint64 [rows, 2]: number of the input, and row or byte offset there."""
 
 _FORMATS = {
     ".npy": "npy", ".npz": "npz", ".safetensors": "safetensors", ".pt": "pt", ".pth": "pt",
@@ -72,51 +72,52 @@ class EmbeddingOptions:
     input: tuple[str, ...]
     """Files, folders, globs, or ``hf:NAME`` for a dataset of the Hugging Face hub: .npy, .npz,
     .safetensors, .pt, .jsonl, .parquet, .arrow, folders made by save_to_disk. A single string or
-    path, and a list of them, are understood too."""
+    path and a list are accepted, too."""
     out: Path
-    """The directory to make; a string will do. It must not exist, or be empty, or hold the same
-    build."""
+    """The directory to make, a path or a string. It must be missing or empty, or hold a dataset of
+    the same build."""
     format: EmbeddingFormat | None = None
-    """None: from each file's name."""
+    """Format of all inputs; None: each file's name decides."""
     columns: tuple[str, ...] = ()
-    """NAME=FIELD for each array to make, or NAME where the field is called so; a mapping will do.
-    ``:vector``, ``:int``, ``:float``, ``:bool`` or ``:label`` behind it is the type it must have.
-    Dots reach into nested objects. Without any: the one field that holds vectors, as
-    `embedding`."""
+    """NAME=FIELD for each array to make, or NAME if the field has the same name; or a mapping. A
+    suffix ``:vector``, ``:int``, ``:float``, ``:bool`` or ``:label`` is the type that the field
+    must have. Dots in FIELD lead into nested objects. Default: the only field that holds vectors,
+    as `embedding`."""
     text_field: str | None = None
     """A field of texts, from which the `encoder` makes the array `embedding`."""
     encoder: str | Encoder | None = None
     """The name or folder of a sentence-transformers model; from Python also any function from
     list[str] to an array [texts, width]."""
     encode_batch: int = 256
-    """Texts in one call of the encoder."""
+    """Number of texts in one call of the encoder."""
     dim: int | None = None
-    """Numbers in a vector; None: as many as in the first."""
+    """Numbers in a vector; None: as many as in the first vector."""
     dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
-    """Type of stored vectors; int8 with a float32 factor for each row, NAME_scale."""
+    """Type of stored vectors; with int8 the array NAME_scale has a float32 factor for each row."""
     normalize: bool = False
     """Divide every vector by its length."""
     hf_config: str | None = None
-    """Configuration of a hub dataset."""
+    """Configuration of a Hugging Face dataset."""
     hf_split: str | None = None
-    """Split of an HF dataset; needed where it has several."""
+    """Split of a Hugging Face dataset; required if it has several."""
     split: str = DEFAULT_SPLIT
-    """NAME=RATIO,... adding up to 1; with `split_mode` count also NAME=COUNT and NAME=rest."""
+    """NAME=RATIO,... with a sum of 1; with `split_mode` count also NAME=COUNT and NAME=rest."""
     split_mode: Literal["ratio", "count"] = "ratio"
-    """ratio: each row by its hash alone. count: exact sizes."""
+    """ratio: the hash of a row alone decides its split. count: splits have exact sizes."""
     split_key: str | None = None
-    """The field (text or integers) whose value decides the split. None: the first vector's numbers
-    as float32, or the text that is encoded, so that equal rows are never in two splits."""
+    """The field (text or integers) whose value decides the split. None: the text that is encoded,
+    or
+    the first vector as float32, so equal ones are never in two splits."""
     on_error: Literal["error", "skip"] = "error"
     """Effect of a bad record: it stops the build, or goes to rejects.jsonl."""
     max_rejects: int | None = None
     """With `on_error` skip: more rejects than this stop the build. None: no limit."""
     excerpts: bool = True
-    """Quote records in rejects.jsonl; without it `detail` is empty and `excerpt` null."""
+    """Quote bad records in rejects.jsonl; if false, `detail` is empty and `excerpt` null."""
     seed: int = 0
     """Seed of the hash that assigns splits."""
     workers: int | None = None
-    """Worker processes; None: one per available core. Never changes the output. An encoder
+    """Number of worker processes; None: one per available core. The output is the same. An encoder
     always runs in one process."""
     overwrite: bool = False
     """Replace a finished dataset in `out`."""
@@ -159,13 +160,13 @@ class EmbeddingOptions:
 
     @property
     def formats(self) -> Mapping[str, str]:
-        """Return the formats by the last suffix of a file."""
+        """Return the format that each file suffix means."""
         return _FORMATS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestedArray:
-    """Array that the options ask for: its `field`, and the `kind` that field must have, if any."""
+    """Item of the option `columns`: an array, its field, and the kind that the field must have."""
 
     name: str
     field: str
@@ -173,7 +174,7 @@ class RequestedArray:
 
 
 def parse_columns(columns: Sequence[str]) -> tuple[RequestedArray, ...]:
-    """Return the arrays that `columns` ask for.
+    """Return the arrays that the option `columns` names; raise `UsageError` for an invalid name.
 
     >>> parse_columns(["label=meta.topic:label"])
     (RequestedArray(name='label', field='meta.topic', kind='label'),)
@@ -197,7 +198,7 @@ def _parse(text: str) -> RequestedArray:
 
 
 def scale_name(name: str) -> str:
-    """Return the name of the array of factors of the int8 array `name`."""
+    """Return the name of the array with the scales of the int8 array `name`."""
     return f"{name}_scale"
 
 

@@ -1,7 +1,7 @@
-"""Plan of a build of embeddings: columns, and units of the inputs.
+"""Plan of a build of embeddings: the columns to read, and the units.
 
-As in a build of tokens (see pipeline/plan/plan.py) units depend on the inputs alone, and any
-process can do a unit, given the plan and its number.
+As in a build of tokens (see pipeline/plan/plan.py), units depend on the inputs alone, and any
+process can do a unit, given the plan and the number of the unit.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ __all__ = ["PLAN", "EmbeddingPayload", "EmbeddingPlan", "make_embedding_units", 
 _SMALL_INPUT = 256 << 20
 _SMALL_UNIT_BYTES = 8 << 20
 _UNIT_BYTES = 64 << 20
-_TEXT_UNIT_BYTES = 256 << 10  # an encoder takes seconds for these
+_TEXT_UNIT_BYTES = 256 << 10  # an encoder needs seconds for so much text
 _LARGE_UNIT_BYTES = 1 << 30
-_MANY_UNITS = 256  # below `_LARGE_UNIT_BYTES`: a unit is a shard, and few large shards open faster
+_MANY_UNITS = 256  # limit for units under _LARGE_UNIT_BYTES: few large shards open faster
 _MAX_UNITS = 4096
 
 
 class EmbeddingPayload(msgspec.Struct, frozen=True, kw_only=True):
-    """Part of a plan that is special to embeddings.
+    """Part of the plan that only builds of embeddings have.
 
-    `columns` are read; one of kind ``key`` decides the split, and one of kind ``text`` is encoded,
-    `encode_batch` texts at a time.
+    `columns` are the columns to read. At most one, of kind ``key``, decides the split, and at most
+    one, of kind ``text``, is encoded, `encode_batch` texts at a time.
     """
 
     columns: tuple[Column, ...]
@@ -51,12 +51,12 @@ class EmbeddingPayload(msgspec.Struct, frozen=True, kw_only=True):
 
 EmbeddingPlan = Plan[EmbeddingPayload]
 
-# Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
+# Made at import: msgspec 0.22 crashes if several threads are the first to use a type.
 PLAN = msgspec.json.Decoder(EmbeddingPlan)
 
 
 def unit_limit(total: int, *, encoding: bool) -> int:
-    """Return the bytes of input in a unit: a power of two, from the total alone.
+    """Return the bytes of input in a unit, a power of two, for an input of `total` bytes.
 
     >>> [unit_limit(n << 20, encoding=False) >> 20 for n in (1, 256, 100_000, 10_000_000)]
     [8, 64, 512, 4096]
@@ -75,7 +75,10 @@ def unit_limit(total: int, *, encoding: bool) -> int:
 def make_embedding_units(
     sources: Sequence[Source], columns: Sequence[Column], config: str | None, split: str | None
 ) -> tuple[Unit, ...]:
-    """Divide `sources` into units, in order; small neighbours share one."""
+    """Divide `sources` into units, in order; small neighbours share one unit.
+
+    Raises `InputError` if the columns in a file of arrays have different numbers of rows.
+    """
     encoding = any(column.kind == "text" for column in columns)
     total = sum(source.size for source in sources)
     builder = UnitBuilder(unit_limit(total, encoding=encoding))
@@ -85,7 +88,7 @@ def make_embedding_units(
         elif source.format == "hf":
             builder.add_rows(number, *hf_rows(source, config, split))
         elif source.format in ARRAYS:
-            rows = row_count(source, columns)  # raises if columns differ
+            rows = row_count(source, columns)  # raises if the columns differ
             if source.format in SLICEABLE:
                 builder.add_rows(number, rows, source.size)
             else:

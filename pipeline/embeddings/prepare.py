@@ -1,4 +1,4 @@
-"""Preparation of a build of embeddings: inputs, columns, encoder, plan."""
+"""Preparation of a build of embeddings: finds inputs and columns, loads the encoder, plans."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .task import EmbeddingTask, EmbeddingTasks
 
 __all__ = ["EmbeddingPrepared", "EmbeddingSurvey", "prepare", "survey"]
 
-_SHOWN = 12  # fields in a message
+_SHOWN = 12  # fields listed in a message
 _MAX_SOURCES = 1_000_000
 _FITS = {
     "vector": ("vector",), "int": ("int",), "float": ("float", "int"), "bool": ("bool",),
@@ -52,15 +52,15 @@ _ARGUMENT = {"text": "--text-field", "key": "--split-key"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingSurvey(Survey):
-    """Inputs of a build of embeddings, and the columns to read."""
+    """Survey of a build of embeddings: the inputs, and the columns to read."""
 
     columns: tuple[Column, ...]
-    """The width of a column of texts is not known before the encoder is loaded: 0."""
+    """A column of texts has width 0 until the encoder is loaded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingPrepared(Prepared):
-    """Prepared build of embeddings."""
+    """Prepared build of embeddings; `shares` has the size of each split, by name."""
 
     options: EmbeddingOptions
     plan: EmbeddingPlan
@@ -70,7 +70,7 @@ class EmbeddingPrepared(Prepared):
 def survey(options: EmbeddingOptions) -> EmbeddingSurvey:
     """Find the inputs and the columns to read, and cut the inputs into units.
 
-    Reads headers, or the first records.
+    Reads only the headers or the first records of the inputs.
     """
     sources = tuple(find_sources(options))
     _check_sources(options, sources)
@@ -87,8 +87,8 @@ def prepare(
 ) -> EmbeddingPrepared:
     """Load the encoder, if there is one, and return the build that `options` describe.
 
-    The probe of the encoder is that of the `existing` dataset or of an unfinished build, if one of
-    them is of this encoder.
+    The probe of the encoder is taken from the `existing` dataset or from an unfinished build, if
+    one of these used the same encoder.
     """
     sources, columns = survey.sources, survey.columns
     encoder, probe = _encoder(options, existing)
@@ -145,9 +145,10 @@ def _check_sources(options: EmbeddingOptions, sources: Sequence[Source]) -> None
 
 
 def _columns(options: EmbeddingOptions, sources: Sequence[Source]) -> tuple[Column, ...]:
-    """Return the columns to read, from the first input with records; the others must have them.
+    """Return the columns to read, whose types are those in the first input with records.
 
-    Files of JSON without records are accepted.
+    All other inputs must have them, too, except JSONL files without records. Raises `InputError` or
+    `UsageError` for a field that is missing or of another type.
     """
     first, fields = _first_fields(options, sources)
     requested = parse_columns(options.columns)
@@ -177,7 +178,10 @@ def _columns(options: EmbeddingOptions, sources: Sequence[Source]) -> tuple[Colu
 def _first_fields(
     options: EmbeddingOptions, sources: Sequence[Source]
 ) -> tuple[Source, dict[str, FieldType]]:
-    """Return the first input with vectors of a known width, or else with any field."""
+    """Return the first input whose vectors all have a known width, and its fields.
+
+    Without one it is the first input with any field, or else the first input, without fields.
+    """
     best: tuple[Source, dict[str, FieldType]] | None = None
     for source in sources:
         fields = fields_of(source, options.hf_config, options.hf_split)

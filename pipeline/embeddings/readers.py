@@ -1,4 +1,4 @@
-"""Fields and rows of an input of any format."""
+"""Fields and rows of an input, whatever its format."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ from ..read.records import Span
 from ..read.sources import Source, input_error
 from .arrow_rows import arrow_count, table_fields, table_rows
 from .jsonl_rows import JsonlRows, json_fields, json_sizes
-from .rows import INT64_MAX, Column, FieldType, Rows, Values, block_limits, too_large
+from .rows import INT64_MAX, Column, ColumnValues, FieldType, InputRows, block_limits, too_large
 
 __all__ = ["RowReader", "fields_of", "planned_rows", "row_count", "rows_in"]
 
-_FEW = 16  # inputs in a unit; where there are more, each is small
+_FEW = 16  # spans of a unit whose records are counted; where there are more, each is small
 _INFLATED = {None: 1, "gzip": 3, "zstd": 3}
-"""Approximate bytes of numbers written as text for each stored byte."""
+"""Approximate ratio of decompressed to stored bytes for numbers written as text."""
 _KINDS = {"f": "float", "i": "int", "u": "int", "b": "bool"}
 
 
 def fields_of(source: Source, config: str | None, split: str | None) -> dict[str, FieldType]:
-    """Return the fields of `source` by name; reads a header, or the first records."""
+    """Return the types of the fields of `source`, by name.
+
+    Reads the header or the first records. `config` and `split` select part of a Hugging Face
+    dataset.
+    """
     if source.format in ARRAYS:
         return {name: _field(layout) for name, layout in _layouts(source).items()}
     if source.format == "jsonl":
@@ -63,7 +67,7 @@ def _field(layout: ArrayLayout) -> FieldType:
 
 
 def row_count(source: Source, columns: Sequence[Column]) -> int:
-    """Return the rows of a file of arrays; `InputError` where columns have different numbers."""
+    """Return the number of rows in a file of arrays; raise `InputError` if columns differ in it."""
     layouts = _layouts(source)
     counts = {column.field: layouts[column.field].rows for column in columns}
     if len(set(counts.values())) > 1:
@@ -79,7 +83,10 @@ def row_count(source: Source, columns: Sequence[Column]) -> int:
 def rows_in(
     source: Source, columns: Sequence[Column], config: str | None, split: str | None
 ) -> int:
-    """Return about how many rows `source` has, without reading it."""
+    """Return the number of rows in `source`, approximate for JSONL and Arrow files.
+
+    Reads headers or first records only.
+    """
     if source.format in ARRAYS:
         return row_count(source, columns)
     if source.format == "parquet":
@@ -93,7 +100,7 @@ def rows_in(
 
 
 def planned_rows(sources: Sequence[Source], spans: Sequence[Span]) -> int:
-    """Return how many records `spans` have; 0 where that is unknown before reading them."""
+    """Return the number of records in `spans`; 0 if it is unknown before they are read."""
     counts = [_span_rows(sources[span.source], span) for span in spans[:_FEW]]
     return 0 if None in counts or len(spans) > _FEW else sum(filter(None, counts))
 
@@ -107,7 +114,11 @@ def _span_rows(source: Source, span: Span) -> int | None:
 
 
 class RowReader:
-    """Reader of the rows of one span, and of the `chunk_digests` of its part of the file."""
+    """Reader of the rows of one span.
+
+    After the last row `chunk_digests` has the digests of the chunks of the file that fall to the
+    span.
+    """
 
     def __init__(
         self,
@@ -127,16 +138,17 @@ class RowReader:
         self._lap = lap
         self.chunk_digests: list[str] = []
 
-    def rows(self) -> Iterator[Rows]:
+    def rows(self) -> Iterator[InputRows]:
         """Yield all records of the span, in order."""
         yield from self._rows()
         if self._source.format not in ("jsonl", "hf"):
             self.chunk_digests = self._digests()
 
     def _digests(self) -> list[str]:
-        """Return the digests of the span's share of the file's chunks.
+        """Return the digests of the chunks of the file that fall to the span.
 
-        The shares of all spans make up the file. Its bytes are in the page cache by now.
+        Every chunk falls to one span of the file. Its bytes were just read, so they are probably in
+        the page cache.
         """
         source, span = self._source, self._span
         total = self._parts()
@@ -146,13 +158,13 @@ class RowReader:
         return chunk_digests(source.path, first, last)
 
     def _parts(self) -> int:
-        """Return the `stop` of the last span of the file."""
+        """Return the `stop` of the last span of the file: its rows, row groups or bytes."""
         source = self._source
         if source.format in SLICEABLE:
             return row_count(source, self._columns)
         return len(parquet_row_groups(source)) if source.format == "parquet" else source.size
 
-    def _rows(self) -> Iterator[Rows]:
+    def _rows(self) -> Iterator[InputRows]:
         source, span, columns = self._source, self._span, self._columns
         if source.format == "pt":
             yield from _array_rows_apart(source, span, columns)
@@ -167,12 +179,12 @@ class RowReader:
 
 
 @streamed_apart
-def _array_rows_apart(source: Source, span: Span, columns: Sequence[Column]) -> Iterator[Rows]:
+def _array_rows_apart(source: Source, span: Span, columns: Sequence[Column]) -> Iterator[InputRows]:
     yield from _array_rows(source, span, columns)
 
 
-def _array_rows(source: Source, span: Span, columns: Sequence[Column]) -> Iterator[Rows]:
-    """Yield the rows of `span`, or all rows of a file that cannot be cut."""
+def _array_rows(source: Source, span: Span, columns: Sequence[Column]) -> Iterator[InputRows]:
+    """Yield the rows of `span`, or all rows if the format is not one of `CUT`."""
     with open_array_file(source) as file:
         wanted = {column.field: file.layouts[column.field] for column in columns}
         rows = next(iter(wanted.values())).rows
@@ -183,7 +195,7 @@ def _array_rows(source: Source, span: Span, columns: Sequence[Column]) -> Iterat
             stop = min(start + step, last)
             with file.decoding():
                 found = {name: file.read(name, start, stop) for name in wanted}
-            yield Rows(
+            yield InputRows(
                 count=stop - start,
                 columns={c.name: _values(found[c.field], wanted[c.field], c) for c in columns},
                 offsets=np.arange(start, stop, dtype=np.uint64),
@@ -191,14 +203,14 @@ def _array_rows(source: Source, span: Span, columns: Sequence[Column]) -> Iterat
             )
 
 
-def _values(array: npt.NDArray[Any], layout: ArrayLayout, column: Column) -> Values:
-    """Return rows of an array with `layout` as a column."""
+def _values(array: npt.NDArray[Any], layout: ArrayLayout, column: Column) -> ColumnValues:
+    """Return `array`, rows of the array that `layout` describes, as values of `column`."""
     if column.kind == "label":
         names, codes = np.unique(array, return_inverse=True)
-        return Values(array=codes.astype(np.int64), categories=names.tolist())
+        return ColumnValues(array=codes.astype(np.int64), categories=names.tolist())
     if column.kind in ("text", "key"):
-        return Values(texts=array.tolist())
-    values = Values(array=array, bfloat16=layout.bfloat16)
+        return ColumnValues(texts=array.tolist())
+    values = ColumnValues(array=array, bfloat16=layout.bfloat16)
     if array.dtype.str[1:] == "u8" and column.kind == "int":
         for row in np.flatnonzero(array > INT64_MAX).tolist():
             values.problems[row] = too_large(column, int(array[row]))

@@ -1,8 +1,8 @@
-"""Records of any input as columns of numbers, with the problems of rows beside them.
+"""Records of an input as columns, and the problems of bad rows.
 
-Readers yield thousands of rows as numpy arrays. Where a value cannot be used, its place in the
-array is undefined and its row is listed among the problems, so a few bad rows cost neither copies
-nor a loop over rows.
+Readers yield blocks of thousands of rows as numpy arrays. A row whose value cannot be used is
+listed among the problems, and its item of the array is undefined. So a few bad rows cost neither a
+copy nor a loop over the rows.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = [
     "INT64_MAX",
     "Column",
     "ColumnKind",
+    "ColumnValues",
     "FieldType",
+    "InputRows",
     "Problem",
-    "Rows",
-    "Values",
     "block_limits",
     "missing",
     "too_large",
@@ -34,20 +34,21 @@ __all__ = [
 ]
 
 BLOCK_BYTES = 2 << 20
-"""Bytes read together, which stay in the caches until they are written."""
+"""Bytes of a block, which fits into the processor caches until it is written."""
 INT64_MAX = (1 << 63) - 1
 _MOST_ROWS = 1 << 16
 
 Array = npt.NDArray[Any]
 ColumnKind = str
-"""``vector``, ``int``, ``float``, ``bool``, ``label``; a ``text`` is encoded, and a ``key`` only
-decides the split."""
+"""``vector``, ``int``, ``float``, ``bool``, ``label``, ``text`` (to be encoded) or ``key`` (read
+only
+to decide the split)."""
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """One array to build, from values of the kind `kind` in `field` of every record.
+    """Column to read: the array `name` is made from the values of `field`, of type `kind`.
 
-    `width` numbers of a vector; 0 for anything else.
+    `width` is the number of numbers in a vector, 0 for other kinds.
     """
 
     name: str
@@ -57,9 +58,10 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FieldType(NamedTuple):
-    """Type of a field of an input; `kind` is None for a type that cannot be used.
+    """Type of a field of an input.
 
-    `width` is 0 where rows may have different ones; `shown` is the type in messages.
+    `kind` is None for a type that cannot be used. `width` is that of vectors, 0 if rows may differ
+    in it. `shown` describes the type in messages.
     """
 
     kind: ColumnKind | None
@@ -68,18 +70,19 @@ class FieldType(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Reason why a row cannot be used."""
+    """Reason why a row cannot be used: a key for rejects.jsonl, and a message."""
 
     reason: str
     detail: str
 
 
 @dataclass(kw_only=True, slots=True)
-class Values:
-    """One column of some rows.
+class ColumnValues:
+    """Values of one column in a block of n rows.
 
-    `array` is [n, width] or [n]: numbers as they are stored (bfloat16: uint16, with `bfloat16`
-    set), or, with `categories`, indices into them. Texts and keys are in `texts` instead.
+    Texts and keys are in `texts`, all others in `array`, [n, width] or [n]. With `categories` the
+    numbers in `array` are indices into them. With `bfloat16` they are the bits of bfloat16, as
+    uint16. `problems` are by row.
     """
 
     array: Array = field(default_factory=lambda: np.empty(0))
@@ -94,32 +97,33 @@ def _no_bytes(_: int) -> None:
 
 
 @dataclass(kw_only=True, slots=True)
-class Rows:
-    """Consecutive records of one span.
-
-    `offsets` (byte or row) and `lines` (from the start of the span; None for tables) have an entry
-    for each. `problems` are those of whole records. `consumed` is in bytes of input. ``raw(row)``
-    returns the bytes of a record, or None.
-    """
+class InputRows:
+    """Block of consecutive records of one span of an input."""
 
     count: int
-    columns: Mapping[str, Values]
+    """Number of records."""
+    columns: Mapping[str, ColumnValues]
     offsets: npt.NDArray[np.uint64]
+    """Position of each record in the input: byte offset in JSONL, else row number."""
     lines: npt.NDArray[np.int64] | None = None
+    """Line of each record, counted from the start of the span; None unless the input is JSONL."""
     raw: Callable[[int], bytes | None] = _no_bytes
+    """Returns the bytes of the record in a row, None unless the input is JSONL."""
     problems: dict[int, Problem] = field(default_factory=dict)
+    """Problems of whole records, by row; those of single values are in `columns`."""
     lines_read: int = 0
     blank_lines: int = 0
     consumed: int = 0
+    """Bytes of the input that the block covers."""
 
     @property
     def read(self) -> int:
-        """Return the number of records."""
+        """Return `count`, under the name that all blocks of records have in common."""
         return self.count
 
 
 def block_limits() -> BatchLimits:
-    """Return the limits of the rows that are read together.
+    """Return the limits of a block: rows and bytes.
 
     >>> [block_limits().fitting(size) for size in (1536, 1, 1 << 30)]
     [1365, 65536, 1]
@@ -128,12 +132,12 @@ def block_limits() -> BatchLimits:
 
 
 def missing(column: Column) -> Problem:
-    """Return the problem of a value that is missing or null."""
+    """Return the problem of a record without a value for `column`, or with null."""
     return Problem("missing", f"the field {column.field!r} is missing or null")
 
 
 def wrong_type(column: Column, found: str) -> Problem:
-    """Return the problem of a value of another type."""
+    """Return the problem of a value that has not the type of `column`; `found` describes it."""
     wanted = {
         "vector": "an array of numbers", "int": "an integer", "float": "a number",
         "bool": "a boolean", "key": "text or an integer",
@@ -143,12 +147,12 @@ def wrong_type(column: Column, found: str) -> Problem:
 
 
 def wrong_width(column: Column, found: int) -> Problem:
-    """Return the problem of a vector of another width."""
+    """Return the problem of a vector with `found` numbers, which is not the width of `column`."""
     return Problem(
         "wrong_width", f"the field {column.field!r} has {found} numbers, not {column.width}"
     )
 
 
 def too_large(column: Column, found: int) -> Problem:
-    """Return the problem of an integer over 64 bits."""
+    """Return the problem of an integer that int64 cannot hold."""
     return Problem("overflow", f"the field {column.field!r} is {found}: integers end at 2**63 - 1")

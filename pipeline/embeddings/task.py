@@ -1,6 +1,6 @@
-"""Task of one unit: read, check, encode, convert and write the rows of every array.
+"""Task of a unit: reads, checks, encodes and converts its rows, and writes them to array files.
 
-The files depend on the plan and the unit's number alone. Memory: a few blocks of rows.
+The files depend on the plan and the number of the unit alone. Memory is a few blocks of rows.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from ..read.records import Reject, Span, excerpt
 from .convert import HASHES, Converter, Stored, stored_arrays
 from .plan import PLAN, EmbeddingPlan
 from .readers import RowReader, planned_rows
-from .rows import Problem, Rows
+from .rows import InputRows, Problem
 
 __all__ = ["EmbeddingResult", "EmbeddingTask", "EmbeddingTasks", "piece_name"]
 
 
 class EmbeddingResult(UnitResult, frozen=True, kw_only=True):
-    """Result of a unit of embeddings: `files` by name, `rows` rows in each.
+    """Result of a unit of embeddings: its `files` by name, with `rows` rows each.
 
-    Every file has the header of a .npy file with `planned` rows. If no row was left out it is such
-    a file, and may become a shard. `categories` are the texts of the unit's label columns, in the
-    order of their numbers.
+    Every file begins with the header of a .npy file of `planned` rows. If `rows` equals `planned`,
+    it is a valid .npy file, and may become a shard. `categories` has the texts of each label
+    column, in the order of their codes.
     """
 
     rows: int
@@ -56,7 +56,7 @@ class EmbeddingResult(UnitResult, frozen=True, kw_only=True):
 
     @property
     def documents(self) -> int:
-        """Return the rows written."""
+        """Return the number of rows written."""
         return self.rows
 
     def hashes(self) -> dict[str, str]:
@@ -65,12 +65,12 @@ class EmbeddingResult(UnitResult, frozen=True, kw_only=True):
 
 
 def piece_name(array: str) -> str:
-    """Return the name of the file with the rows of an array."""
+    """Return the name of the file of a unit that holds the rows of `array`."""
     return f"{array}.npy"
 
 
 class EmbeddingTask:
-    """Task of a plan of embeddings; `encoder` is needed where there are texts."""
+    """Task that does the units of a plan; `encoder` is required if a column holds texts."""
 
     def __init__(self, plan: EmbeddingPlan, encoder: TextEncoder | None) -> None:
         self._plan = plan
@@ -81,20 +81,22 @@ class EmbeddingTask:
     ) -> EmbeddingResult:
         """Do unit `number`: write its files into `scratch` and return its result."""
         unit = self._plan.units[number]
-        return _Unit(self._plan, unit, self._encoder, scratch, report=report, clock=clock).run()
+        return _UnitRun(self._plan, unit, self._encoder, scratch, report=report, clock=clock).run()
 
 
 class EmbeddingTasks(TaskKind):
-    """Part of the kind that worker processes need."""
+    """Part of `EmbeddingKind` that worker processes need."""
 
     address = "dataprep.pipeline.embeddings.task:EmbeddingTasks"
 
     def open_task(self, staging: Path, watch: Watch | None) -> EmbeddingTask:
-        """Open the plan in the directory `staging`."""
+        """Return the task of the plan in the directory `staging`."""
         return EmbeddingTask(load_plan(staging / PLAN_NAME, PLAN), None)
 
 
-class _Unit:
+class _UnitRun:
+    """One run of a unit: the open files, and the counts so far."""
+
     def __init__(
         self, plan: EmbeddingPlan, unit: Unit, encoder: TextEncoder | None, scratch: Path, *,
         report: Report, clock: StageClock,
@@ -165,8 +167,8 @@ class _Unit:
             )
         )  # fmt: skip
 
-    def _take(self, rows: Rows, span: Span, first: int) -> None:
-        """Write the good rows of a block that begins with record `first` of the span."""
+    def _take(self, rows: InputRows, span: Span, first: int) -> None:
+        """Write the good rows of a block, whose first record is number `first` of the span."""
         arrays, problems = self._convert.rows(rows, span.source)
         self._refuse(rows, problems, span, first)
         for name, array in arrays.items():
@@ -180,18 +182,18 @@ class _Unit:
         self._report(self._done)
 
     def _write(self, writer: FileWriter, array: npt.NDArray[np.generic]) -> None:
-        if array.size:  # an empty array has no view
+        if array.size:  # an empty array cannot be viewed as bytes
             writer.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
     def _refuse(
-        self, rows: Rows, problems: Sequence[tuple[int, Problem]], span: Span, first: int
+        self, rows: InputRows, problems: Sequence[tuple[int, Problem]], span: Span, first: int
     ) -> None:
-        """Write the problems to the rejects, or raise the first."""
+        """Write the problems to the rejects; raise the first one if `on_error` is error."""
         lines = [self._reject(rows, row, problem, span, first) for row, problem in problems]
         if lines:
             self._rejects.write(b"".join(lines))
 
-    def _reject(self, rows: Rows, row: int, problem: Problem, span: Span, first: int) -> bytes:
+    def _reject(self, rows: InputRows, row: int, problem: Problem, span: Span, first: int) -> bytes:
         raw = rows.raw(row)
         reject = Reject(
             record=first + row,

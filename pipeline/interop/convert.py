@@ -32,13 +32,17 @@ from ..execute.task import temporary_name
 from ..own_files import is_directory, require_own
 from ..read.child_process import apart, reading_apart
 from ..staging.directory import abandoned
-from .detect import LAYOUTS, Layout, detect
-from .jasper.read import Prefer
+from .detect import LAYOUTS, DatasetLayout, detect
+from .jasper.read import JasperForm
 from .tensors import Done
 
 __all__ = ["ConvertReport", "convert"]
 
-_SUFFIXES: dict[str, Layout] = {".safetensors": "safetensors", ".h5": "hdf5", ".hdf5": "hdf5"}
+_SUFFIXES: dict[str, DatasetLayout] = {
+    ".safetensors": "safetensors",
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,8 +51,8 @@ class ConvertReport:
 
     source: Path
     path: Path
-    source_layout: Layout
-    layout: Layout
+    source_layout: DatasetLayout
+    layout: DatasetLayout
     kind: str
     rows: int
     arrays: int
@@ -68,8 +72,8 @@ def convert(
     source: str | Path,
     out: str | Path,
     *,
-    to: Layout | None = None,
-    prefer: Prefer | None = None,
+    to: DatasetLayout | None = None,
+    prefer: JasperForm | None = None,
     gzip: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> ConvertReport:
@@ -117,7 +121,7 @@ def convert(
 
 @apart
 def _import(
-    source: Path, root: Path, found: Layout, prefer: Prefer | None, *, done: Done
+    source: Path, root: Path, found: DatasetLayout, prefer: JasperForm | None, *, done: Done
 ) -> list[str]:
     if found == "jasper":
         from .jasper.importing import import_jasper
@@ -131,7 +135,13 @@ def _import(
 
 
 def _export(
-    manifest: ArrayManifest, root: Path, result: Path, *, layout: Layout, gzip: bool, done: Done
+    manifest: ArrayManifest,
+    root: Path,
+    result: Path,
+    *,
+    layout: DatasetLayout,
+    gzip: bool,
+    done: Done,
 ) -> list[str]:
     if layout == "jasper":
         from .jasper.export import export_jasper
@@ -162,10 +172,16 @@ class _Count:
 
 
 def _check(
-    source: Path, out: Path, found: Layout, layout: Layout, *, prefer: Prefer | None, gzip: bool
+    source: Path,
+    out: Path,
+    found: DatasetLayout,
+    layout: DatasetLayout,
+    *,
+    prefer: JasperForm | None,
+    gzip: bool,
 ) -> None:
     require(layout in LAYOUTS, "to", f"must be one of {', '.join(LAYOUTS)}, got {layout!r}")
-    forms = get_args(Prefer)
+    forms = get_args(JasperForm)
     require(prefer in (None, *forms), "prefer", f"must be one of {', '.join(forms)}")
     require(
         prefer is None or found == "jasper", "prefer", f"is for JASPER's directory, not {found}"

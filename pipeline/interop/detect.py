@@ -11,10 +11,10 @@ from dataprep.formats.errors import InputError
 from dataprep.formats.files.other_layouts import foreign_layout
 from dataprep.formats.manifest.common import CONFIG_NAME, read
 
-__all__ = ["LAYOUTS", "Layout", "detect"]
+__all__ = ["LAYOUTS", "DatasetLayout", "detect"]
 
-Layout = Literal["dataprep", "jasper", "safetensors", "hdf5"]
-LAYOUTS: dict[Layout, str] = {
+DatasetLayout = Literal["dataprep", "jasper", "safetensors", "hdf5"]
+LAYOUTS: dict[DatasetLayout, str] = {
     "dataprep": "a directory of dataprep",
     "jasper": "a directory of JASPER (question_embs.pt, ... and config.json)",
     "safetensors": "a .safetensors file",
@@ -23,7 +23,7 @@ LAYOUTS: dict[Layout, str] = {
 """Description of each layout."""
 
 
-def detect(path: Path) -> Layout:
+def detect(path: Path) -> DatasetLayout:
     """Return the layout of `path`; raise `InputError` if it is none of `LAYOUTS`."""
     if not path.exists():
         raise InputError(

@@ -36,7 +36,7 @@ from dataprep.formats.manifest.arrays import BFLOAT16, DTYPES, ArrayManifest, st
 from dataprep.formats.manifest.common import CONFIG_NAME, FORMAT_VERSION, MAX_CONFIG_BYTES, read
 from dataprep.formats.storage import create_file, free_bytes, storage_errors, sync_file
 
-from .tensors import Done, ForeignArray, Tensor, read_blocks, rows_of_block, tensors_of
+from .tensors import Done, FileArray, Tensor, read_blocks, rows_of_block, tensors_of
 
 if TYPE_CHECKING:
     import h5py
@@ -155,7 +155,7 @@ def _found(file: h5py.File, place: str) -> Any:
     return at
 
 
-def array_at(file: h5py.File, place: str) -> ForeignArray:
+def array_at(file: h5py.File, place: str) -> FileArray:
     """Return the data set `place` as an array whose rows are read on demand."""
     found = data_set(file, place)
     name = f"{_name(file)}:{place}"
@@ -166,7 +166,7 @@ def array_at(file: h5py.File, place: str) -> ForeignArray:
         with decoding_hdf5(name):
             return found[start:stop]
 
-    return ForeignArray(file=name, dtype=found.dtype.str, shape=found.shape, read=read)
+    return FileArray(file=name, dtype=found.dtype.str, shape=found.shape, read=read)
 
 
 def _name(file: h5py.File) -> str:

@@ -25,12 +25,12 @@ from dataprep.formats.storage import FileWriter, storage_errors, sync_file
 
 from .tensors import Done, Tensor, read_blocks, tensors_of
 
-__all__ = ["Header", "export_safetensors", "read_header", "read_rows", "require_tensors"]
+__all__ = ["DatasetHeader", "export_safetensors", "read_header", "read_rows", "require_tensors"]
 
 _KEY = "dataprep"
 
 
-class Header(NamedTuple):
+class DatasetHeader(NamedTuple):
     """Header of a file of dataprep: config.json, and the tensors after byte `begin`."""
 
     config: bytes
@@ -68,7 +68,7 @@ def export_safetensors(
     sync_file(path)
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> DatasetHeader:
     """Return the header of `path`, whose tensors must follow one another and fill the file."""
     with open_ordinary(path, path.name) as stream, storage_errors(path.name):
         size = os.fstat(stream.fileno()).st_size
@@ -82,7 +82,7 @@ def read_header(path: Path) -> Header:
             remedy=vectors_remedy(path, "safetensors"),
         )  # fmt: skip
     _require_filled(path, places, size - begin)
-    return Header(metadata[_KEY].encode(), begin, places)
+    return DatasetHeader(metadata[_KEY].encode(), begin, places)
 
 
 def _require_filled(path: Path, places: dict[str, TensorPlace], size: int) -> None:
@@ -95,7 +95,7 @@ def _require_filled(path: Path, places: dict[str, TensorPlace], size: int) -> No
         raise _damaged(path, f"its tensors have {at} bytes, the file has {size} for them")
 
 
-def require_tensors(path: Path, header: Header, tensors: dict[str, Tensor]) -> None:
+def require_tensors(path: Path, header: DatasetHeader, tensors: dict[str, Tensor]) -> None:
     """Raise `IntegrityError` unless the file has exactly `tensors`, with types, shapes, sizes."""
     if header.places.keys() != tensors.keys():
         odd = sorted(header.places.keys() ^ tensors.keys())[0]
@@ -112,7 +112,7 @@ def require_tensors(path: Path, header: Header, tensors: dict[str, Tensor]) -> N
 
 
 def read_rows(
-    path: Path, header: Header, tensor: Tensor, start: int, stop: int
+    path: Path, header: DatasetHeader, tensor: Tensor, start: int, stop: int
 ) -> npt.NDArray[Any]:
     """Return rows `start` to `stop` of `tensor`; opens and closes the file."""
     data = bytearray((stop - start) * tensor.row_bytes)

@@ -24,13 +24,13 @@ from dataprep.formats.manifest.arrays import ArrayManifest
 from .detect import detect
 from .tensors import Done, Tensor, restore, tensors_of
 
-__all__ = ["Single", "open_single"]
+__all__ = ["SingleFile", "open_single"]
 
 ReadRows = Callable[[Tensor, int, int], npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Single:
+class SingleFile:
     """A dataset in one file: `config` is its config.json, `tensors` are its tensors by name.
 
     Arrays have their own names, splits ``splits/NAME``, other files ``files/NAME``.
@@ -65,14 +65,14 @@ class Single:
         """
         restore(root, self.config, self.tensors, self.read, where=self.path.name, done=done)
 
-    def __enter__(self) -> Single:
+    def __enter__(self) -> SingleFile:
         return self
 
     def __exit__(self, *_: object) -> None:
         """Do nothing: no file is open."""
 
 
-def open_single(path: str | Path) -> Single:
+def open_single(path: str | Path) -> SingleFile:
     """Open the .safetensors or HDF5 file `path` that dataprep wrote.
 
     Raises `InputError` or `IntegrityError` for one that is damaged, or not a dataset.
@@ -96,7 +96,7 @@ def open_single(path: str | Path) -> Single:
         tensors = tensors_of(manifest)
         safetensors_file.require_tensors(path, header, tensors)
         rows = partial(safetensors_file.read_rows, path, header)
-    return Single(path=path, config=config, manifest=manifest, tensors=tensors, rows=rows)
+    return SingleFile(path=path, config=config, manifest=manifest, tensors=tensors, rows=rows)
 
 
 def _manifest(config: bytes, path: Path) -> ArrayManifest:

@@ -41,7 +41,7 @@ from dataprep.formats.storage import (
 __all__ = [
     "BLOCK_BYTES",
     "Done",
-    "ForeignArray",
+    "FileArray",
     "Tensor",
     "read_blocks",
     "restore",
@@ -58,7 +58,7 @@ Done = Callable[[int], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ForeignArray:
+class FileArray:
     """An array in a file of another program, read in blocks of rows.
 
     `file` is its name in messages. `dtype` is one of `manifest.arrays.DTYPES` (in HDF5, the type in
@@ -98,7 +98,7 @@ def rows_of_block(dtype: str, row: tuple[int, ...]) -> int:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class FilePart:
     """The file `entry` of a dataset: `rows` rows between the head and tail of its `kind`."""
 
     entry: FileEntry
@@ -114,7 +114,7 @@ class Tensor:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[FilePart, ...]
 
     @property
     def itemsize(self) -> int:
@@ -138,22 +138,22 @@ def tensors_of(manifest: ArrayManifest) -> dict[str, Tensor]:
     found = []
     for name, array in manifest.arrays.items():
         parts = tuple(
-            Part(entry=files.pop(shard.file), rows=shard.rows, kind="array")
+            FilePart(entry=files.pop(shard.file), rows=shard.rows, kind="array")
             for shard in array.shards
         )
         shape = (array.rows, *array.row)
         found.append(Tensor(name=name, dtype=array.dtype, shape=shape, parts=parts))
     for name, split in manifest.splits.items():
-        part = Part(entry=files.pop(split.index), rows=split.rows, kind="index")
+        part = FilePart(entry=files.pop(split.index), rows=split.rows, kind="index")
         found.append(Tensor(name=f"splits/{name}", dtype="<i8", shape=(split.rows,), parts=(part,)))
     for entry in files.values():
-        part = Part(entry=entry, rows=entry.bytes, kind="bytes")
+        part = FilePart(entry=entry, rows=entry.bytes, kind="bytes")
         name = f"files/{entry.name}"
         found.append(Tensor(name=name, dtype="|u1", shape=(entry.bytes,), parts=(part,)))
     return {tensor.name: tensor for tensor in found}
 
 
-def _head(part: Part) -> bytes:
+def _head(part: FilePart) -> bytes:
     """Return the bytes before the numbers; their length follows from the size of the file."""
     if part.kind == "array":
         dtype, shape = str(part.entry.dtype), part.entry.shape or ()
@@ -172,7 +172,7 @@ def read_blocks(root: Path, tensor: Tensor, done: Done | None = None) -> Iterato
 
 
 def _read_part(
-    stream: FileIO, part: Part, tensor: Tensor, done: Done | None
+    stream: FileIO, part: FilePart, tensor: Tensor, done: Done | None
 ) -> Iterator[memoryview]:
     name, digest = part.entry.name, hashlib.sha256()
     if os.fstat(stream.fileno()).st_size != part.entry.bytes:
@@ -259,7 +259,7 @@ def _rows(
 
 
 def _write_part(
-    root: Path, part: Part, blocks: Iterator[memoryview], where: str, tensor: str
+    root: Path, part: FilePart, blocks: Iterator[memoryview], where: str, tensor: str
 ) -> None:
     crc = 0
     with FileWriter(root / part.entry.name) as writer:

@@ -29,7 +29,7 @@ from dataprep.formats.manifest.arrays import storage_dtype
 from dataprep.formats.storage import FileWriter
 
 from ..read.torch_file import DTYPES, load, numbers_of, rewriting, rows_problem
-from .tensors import ForeignArray
+from .tensors import FileArray
 
 __all__ = ["open_tensor", "read_lists", "require_lists", "write_lists", "write_tensor"]
 
@@ -50,13 +50,13 @@ Ids = npt.NDArray[np.int64]
 # Reading
 
 
-def open_tensor(path: Path) -> ForeignArray:
+def open_tensor(path: Path) -> FileArray:
     """Return the tensor in `path`, mapped; raise `InputError` for anything else."""
     tensor = _load(path, "torch.as_tensor(torch.load(f, weights_only=False))")
     problem = rows_problem(tensor, path.stat().st_size)
     if problem is not None:
         raise InputError(problem, where=path.name, code="E_LAYOUT", remedy=_AGAIN)
-    return ForeignArray(
+    return FileArray(
         file=path.name, dtype=DTYPES[str(tensor.dtype)], shape=tuple(tensor.shape),
         read=lambda start, stop: numbers_of(tensor[start:stop]),
     )  # fmt: skip

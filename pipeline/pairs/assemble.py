@@ -1,8 +1,8 @@
-"""Arrays of a dataset of pairs: checked, with steering computed, and written.
+"""Writer of a dataset of pairs: checks all arrays, computes the steering arrays, writes the files.
 
-Steering vectors and centroid distances follow formats/manifest/curriculum.py. They are computed
-from the vectors as they are stored, so that a reader of the dataset can compute them again:
-differences in float32, lengths, means and cosines in float64.
+formats/manifest/curriculum.py defines the steering vectors and centroid distances. They are
+computed from the vectors as stored, so that a reader of the dataset can compute the same numbers:
+differences in float32; lengths, means and cosines in float64.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from .checks import (
     check_splits,
 )
 from .clusters import Clustering
-from .csr import Ints, flat_places
+from .csr import Ints, flat_positions
 from .negatives import tier_counts
 from .options import PairOptions, hashed_options
 from .search import Floats
-from .table import Inputs, Table
+from .table import PairInputs, PairTable
 from .vectors import Vectors
 
-__all__ = ["Content", "Steering", "mean_rows", "steer", "write_pairs"]
+__all__ = ["PairContent", "Steering", "mean_rows", "steer", "write_pairs"]
 
 Array = npt.NDArray[Any]
-Tell = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 
-_STEERED_AT_ONCE = 2048  # pairs; the result does not depend on it
+_STEERED_AT_ONCE = 2048  # pairs in a block; the result does not depend on it
 
 _STEERING = {
     "steering_centroid": "centroid",
@@ -54,22 +54,26 @@ _STEERING = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Content:
-    """Content of a dataset of pairs."""
+class PairContent:
+    """Results of all steps of a build, from which the dataset is written."""
 
-    inputs: Inputs
-    table: Table
+    inputs: PairInputs
+    table: PairTable
     vectors: Vectors
     clustering: Clustering
     splits: dict[str, Ints]
-    """Increasing pair numbers."""
+    """Pair numbers of each split, increasing."""
     negatives: Ints
+    """Source numbers, [pairs, n_neg]."""
     tiers: Ints
+    """Tier of each negative, 1 to 4, [pairs, n_neg]."""
     search: str
+    """``exact`` or ``faiss``."""
     probe: Probe | None
+    """Probe of the encoder; None if every text has a given vector."""
 
     def notes(self) -> tuple[str, ...]:
-        """Return what was changed in the rows, in words."""
+        """Return notes for the user: counts of merged, changed, unclustered and rejected rows."""
         counts = self.table.pairs.counts
         words = {
             "merged": "rows were merged into pairs that stood there already",
@@ -88,11 +92,17 @@ class Content:
         return tuple(notes)
 
 
-def write_pairs(root: Path, options: PairOptions, content: Content, tell: Tell) -> ArrayManifest:
-    """Check everything, then write the dataset durably into the empty directory `root`."""
+def write_pairs(
+    root: Path, options: PairOptions, content: PairContent, progress: Progress
+) -> ArrayManifest:
+    """Check all arrays and write the dataset durably into the empty directory `root`.
+
+    `progress` is called with the steering rows written and their total. Raises `DataprepError`
+    (E_PAIRS) for an array that breaks a rule.
+    """
     pairs, vectors, clustering = content.table.pairs, content.vectors, content.clustering
     index = np.stack([pairs.question, pairs.source], axis=1)
-    lists = pairs.keyword_lists
+    lists = pairs.keyword_sets
     sizes = [len(pairs.questions), len(pairs.sources), len(pairs.keywords)]
     check_links(
         index, clustering.of_pair, lists.offsets, lists.values, [*sizes, len(clustering.centroids)]
@@ -119,7 +129,7 @@ def write_pairs(root: Path, options: PairOptions, content: Content, tell: Tell) 
     writer.array("hard_negatives", content.negatives)
     writer.array("negative_tiers", content.tiers)
     writer.array("provenance", pairs.provenance)
-    _write_steering(writer, content, tell)
+    _write_steering(writer, content, progress)
     for name, rows in content.splits.items():
         writer.split(name, rows)
     if content.table.rejects:
@@ -140,23 +150,23 @@ def write_pairs(root: Path, options: PairOptions, content: Content, tell: Tell) 
     )  # fmt: skip
 
 
-def _write_steering(writer: ArrayWriter, content: Content, tell: Tell) -> None:
-    """Write the arrays of steering one after another; each is computed again, block by block."""
+def _write_steering(writer: ArrayWriter, content: PairContent, progress: Progress) -> None:
+    """Write the four steering arrays, each in a pass of its own that computes all blocks anew."""
     rows, dim = len(content.table.pairs), content.vectors.dim
     for number, (name, part) in enumerate(_STEERING.items()):
         row = () if part == "distances" else (dim,)
         before = number * rows
 
         def report(done: int, before: int = before) -> None:
-            tell(before + done, len(_STEERING) * rows)
+            progress(before + done, len(_STEERING) * rows)
 
         writer.array(name, _checked(content, name, part, report), rows=rows, row=row, dtype="<f4")
 
 
 def _checked(
-    content: Content, name: str, part: str, report: Callable[[int], None]
+    content: PairContent, name: str, part: str, report: Callable[[int], None]
 ) -> Iterator[Array]:
-    """Yield the blocks of one array, each checked."""
+    """Yield the blocks of the steering array `name`, the field `part` of `Steering`, checked."""
     bounds = (0.0, 2.0) if part == "distances" else None
     first = 0
     for block in _steering(content):
@@ -167,7 +177,7 @@ def _checked(
         yield array
 
 
-def _steering(content: Content) -> Iterator[Steering]:
+def _steering(content: PairContent) -> Iterator[Steering]:
     pairs, vectors = content.table.pairs, content.vectors
     return steer(
         vectors.questions.astype(np.float32),
@@ -175,13 +185,13 @@ def _steering(content: Content) -> Iterator[Steering]:
         vectors.keywords.astype(np.float32),
         of_pair=pairs.question,
         clusters=content.clustering.of_pair,
-        keyword_offsets=pairs.keyword_lists.offsets,
-        keyword_ids=pairs.keyword_lists.values,
+        keyword_offsets=pairs.keyword_sets.offsets,
+        keyword_ids=pairs.keyword_sets.values,
     )
 
 
-def _description(options: PairOptions, content: Content) -> dict[str, Any]:
-    """Return ``pairs`` of config.json."""
+def _description(options: PairOptions, content: PairContent) -> dict[str, Any]:
+    """Return the value of the key ``pairs`` in config.json."""
     pairs, clustering = content.table.pairs, content.clustering
     found = np.bincount(content.tiers.ravel(), minlength=5)[1:]
     return {
@@ -209,8 +219,8 @@ def _description(options: PairOptions, content: Content) -> dict[str, Any]:
     }
 
 
-def _texts(content: Content) -> Iterator[bytes]:
-    """Yield the lines of pairs.jsonl: the texts of each pair, its cluster and split."""
+def _texts(content: PairContent) -> Iterator[bytes]:
+    """Yield the lines of pairs.jsonl: number, texts, relevance, cluster and split of each pair."""
     pairs, names = content.table.pairs, content.clustering.names
     splits = dict(
         chain.from_iterable(
@@ -225,7 +235,7 @@ def _texts(content: Content) -> Iterator[bytes]:
             "source": pairs.sources[pairs.source[pair]],
             "answer": pairs.answers.get(pair),
             "relevance": float(pairs.relevance[pair]),
-            "keywords": [pairs.keywords[n] for n in pairs.keyword_lists.of(pair).tolist()],
+            "keywords": [pairs.keywords[n] for n in pairs.keyword_sets.of(pair).tolist()],
             "cluster": names[number] if names and number >= 0 else number,
             "split": splits[pair],
         }
@@ -234,7 +244,7 @@ def _texts(content: Content) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """Steering vectors of some pairs, float32 [n, dim] each, and distances, float32 [n]."""
+    """Steering vectors of n pairs, float32 [n, dim] each, and centroid distances, float32 [n]."""
 
     centroid: Floats
     keyword: Floats
@@ -252,7 +262,7 @@ def steer(
     keyword_offsets: Ints,
     keyword_ids: Ints,
 ) -> Iterator[Steering]:
-    """Yield the steering of all pairs, in order, block by block.
+    """Yield the steering of all pairs in order, in blocks.
 
     Pair i has question ``of_pair[i]``, cluster ``clusters[i]`` (-1: none) and the keywords
     ``keyword_ids[keyword_offsets[i]:keyword_offsets[i + 1]]``.
@@ -262,13 +272,13 @@ def steer(
         question = questions[of_pair[pairs]]
         centroid, known = _rows_or_zero(centroids, clusters[pairs], questions.shape[1])
         residual = np.where(known[:, None], question - centroid, np.float32(0))
-        owners, places = flat_places(keyword_offsets, pairs)
+        owners, places = flat_positions(keyword_offsets, pairs)
         means = mean_rows(keywords, keyword_ids[places], owners, len(pairs), questions.shape[1])
         yield Steering(unit(-residual), unit(means), residual, _distances(question, centroid))
 
 
 def _rows_or_zero(vectors: Floats, rows: Ints, dim: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Return `vectors` of `rows`, zero where the row is -1, and a mask of the other rows."""
+    """Return ``vectors[rows]``, zeros where a row is -1, and a mask of the rows that are not -1."""
     known = rows >= 0
     result = np.zeros((len(rows), dim), np.float32)
     result[known] = vectors[rows[known]]
@@ -278,7 +288,9 @@ def _rows_or_zero(vectors: Floats, rows: Ints, dim: int) -> tuple[Floats, npt.ND
 def mean_rows(
     vectors: npt.NDArray[np.floating], rows: Ints, owners: Ints, count: int, dim: int
 ) -> npt.NDArray[np.float64]:
-    """Return float64 [count, dim]: the mean of ``vectors[rows]`` by owner (increasing), or zeros.
+    """Return float64 [count, dim]: row k is the mean of the vectors whose owner is k, or zeros.
+
+    ``vectors[rows[i]]`` belongs to ``owners[i]``; `owners` is in increasing order.
 
     >>> mean_rows(np.eye(2), np.array([0, 1]), np.array([1, 1]), 2, 2).tolist()
     [[0.0, 0.0], [0.5, 0.5]]
@@ -292,7 +304,7 @@ def mean_rows(
 
 
 def _distances(questions: Floats, centroids: Floats) -> Floats:
-    """Return 1 less the cosine, and `DISTANCE_UNKNOWN` for a zero vector."""
+    """Return float32 [n]: 1 - cosine of each row, `DISTANCE_UNKNOWN` where a vector is zero."""
     left, right = questions.astype(np.float64), centroids.astype(np.float64)
     lengths = np.sqrt((left * left).sum(axis=1)) * np.sqrt((right * right).sum(axis=1))
     cosines = (left * right).sum(axis=1) / np.where(lengths > 0, lengths, 1)

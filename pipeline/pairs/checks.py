@@ -1,7 +1,7 @@
 """Checks of a dataset of pairs before it is published.
 
-They read the arrays that are written, with other code than that which made them. A failure is a
-fault of this program; the error names the array and the row.
+The checks share no code with the steps that made the arrays. A failure is a fault of dataprep: a
+`DataprepError` (E_PAIRS) that names the array and the row.
 """
 
 from __future__ import annotations
@@ -14,23 +14,26 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import DataprepError
 
-from .csr import Ints, lists_of
+from .csr import Ints, row_sets
 
 __all__ = ["check_links", "check_negatives", "check_numbers", "check_splits"]
 
 Array = npt.NDArray[Any]
-_AT_ONCE = 1 << 16
+_AT_ONCE = 1 << 16  # rows in a block
 
 
 def check_links(
     pair_index: Ints, clusters: Ints, offsets: Ints, keyword_ids: Ints, sizes: Sequence[int]
 ) -> None:
-    """Check bounds and lengths; `sizes` are of questions, sources, keywords, clusters."""
+    """Check that all numbers refer to existing rows, and that no pair is stored twice.
+
+    `sizes` are the numbers of questions, sources, keywords and clusters.
+    """
     questions, sources, keywords, n_clusters = sizes
-    _bounds("pair_index (questions)", pair_index[:, 0], 0, questions)
-    _bounds("pair_index (sources)", pair_index[:, 1], 0, sources)
-    _bounds("pair_cluster_id", clusters, -1, n_clusters)
-    _bounds("pair_keyword_ids", keyword_ids, 0, keywords)
+    _require_bounds("pair_index (questions)", pair_index[:, 0], 0, questions)
+    _require_bounds("pair_index (sources)", pair_index[:, 1], 0, sources)
+    _require_bounds("pair_cluster_id", clusters, -1, n_clusters)
+    _require_bounds("pair_keyword_ids", keyword_ids, 0, keywords)
     _require(len(clusters) == len(pair_index), "pair_cluster_id", "is not one for each pair")
     whole = len(offsets) == len(pair_index) + 1 and offsets[0] == 0
     whole = whole and offsets[-1] == len(keyword_ids) and bool((np.diff(offsets) >= 0).all())
@@ -42,32 +45,43 @@ def check_links(
 def check_negatives(
     pair_index: Ints, clusters: Ints, negatives: Ints, tiers: Ints, sources: int
 ) -> None:
-    """Check bounds, repeats within rows, positives of the question, and tier 1 by cluster."""
-    _bounds("hard_negatives", negatives.ravel(), 0, sources)
-    _bounds("negative_tiers", tiers.ravel(), 1, 5)
+    """Check the hard negatives and their tiers, [pairs, n_neg] each.
+
+    A row of negatives must not repeat a source or hold a positive of its question; exactly the
+    negatives in the cluster of the pair must have tier 1.
+    """
+    _require_bounds("hard_negatives", negatives.ravel(), 0, sources)
+    _require_bounds("negative_tiers", tiers.ravel(), 1, 5)
     _require(
         negatives.shape == tiers.shape, "negative_tiers", "have not the shape of the negatives"
     )
     _require(len(negatives) == len(pair_index), "hard_negatives", "are not one row for each pair")
     count, limit = int(pair_index[:, 0].max()) + 1, int(clusters.max(initial=-1)) + 1
-    own = lists_of(pair_index[:, 0], pair_index[:, 1], count, sources)
-    members = lists_of(clusters, pair_index[:, 1], limit, sources)
+    own = row_sets(pair_index[:, 0], pair_index[:, 1], count, sources)
+    members = row_sets(clusters, pair_index[:, 1], limit, sources)
     for start in range(0, len(negatives), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         rows = np.sort(negatives[part], axis=1)
-        _none("hard_negatives", (rows[:, 1:] == rows[:, :-1]).any(axis=1), start, "repeat a source")
+        _require_no_bad_row(
+            "hard_negatives", (rows[:, 1:] == rows[:, :-1]).any(axis=1), start, "repeat a source"
+        )
         asked = np.broadcast_to(pair_index[part, :1], rows.shape)
         known = own.holds(asked, negatives[part]).any(axis=1)
-        _none("hard_negatives", known, start, "hold a source of the question itself")
+        _require_no_bad_row("hard_negatives", known, start, "hold a source of the question itself")
         mine = np.broadcast_to(clusters[part, None], rows.shape)
         wrong = members.holds(mine, negatives[part]) != (tiers[part] == 1)
-        _none("negative_tiers", wrong.any(axis=1), start, "do not say what the negatives are")
+        _require_no_bad_row(
+            "negative_tiers", wrong.any(axis=1), start, "do not say what the negatives are"
+        )
 
 
 def check_numbers(
     name: str, rows: Array, first: int, bounds: tuple[float, float] | None = None
 ) -> None:
-    """Check that numbers are finite and within `bounds`; `first` numbers the first row."""
+    """Check that all numbers of `rows` are finite and within `bounds`.
+
+    `first` is the row number of ``rows[0]`` in the array `name`.
+    """
     for start in range(0, len(rows), _AT_ONCE):
         part = rows[start : start + _AT_ONCE]
         part = part.reshape(len(part), -1)
@@ -76,11 +90,14 @@ def check_numbers(
             good &= (part >= bounds[0]) & (part <= bounds[1])
         limits = f", from {bounds[0]:g} to {bounds[1]:g}" if bounds else ""
         bad = np.logical_not(good.all(axis=1))
-        _none(name, bad, first + start, f"hold a number that is not finite{limits}")
+        _require_no_bad_row(name, bad, first + start, f"hold a number that is not finite{limits}")
 
 
 def check_splits(splits: Mapping[str, Ints], questions: Ints) -> None:
-    """Check that every pair is in one split, in order, and no question in two."""
+    """Check that every pair is in one split, and all pairs of a question in the same one.
+
+    The pairs of a split must be in increasing order.
+    """
     every = np.concatenate([np.empty(0, np.int64), *splits.values()])
     whole = np.array_equal(np.sort(every), np.arange(len(questions)))
     _require(whole, "splits", "do not hold every pair once")
@@ -91,11 +108,13 @@ def check_splits(splits: Mapping[str, Ints], questions: Ints) -> None:
     _require(sum(map(len, held)) == total, "splits", "share a question")
 
 
-def _bounds(name: str, values: Ints, low: int, high: int) -> None:
-    _none(name, (values < low) | (values >= high), 0, f"are not all from {low} to {high - 1}")
+def _require_bounds(name: str, values: Ints, low: int, high: int) -> None:
+    _require_no_bad_row(
+        name, (values < low) | (values >= high), 0, f"are not all from {low} to {high - 1}"
+    )
 
 
-def _none(name: str, bad: Any, first: int, problem: str) -> None:
+def _require_no_bad_row(name: str, bad: Any, first: int, problem: str) -> None:
     if bad.any():
         _require(False, f"{name} row {first + int(np.argmax(bad))}", problem)
 

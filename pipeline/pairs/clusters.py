@@ -1,13 +1,14 @@
 """Cluster of each pair, and the centroid of each cluster.
 
-The cluster is given in the rows, or is the one of most of the pair's keywords (of equals the
-lowest), or that of its question by k-means. The centroid is the mean of the vectors that make the
-cluster: of its keywords where keywords decide, else of its distinct questions. A pair without a
-cluster has -1, unless a fallback is asked for: the largest cluster, the one with the centroid
-nearest to the question, or one drawn by the question's number and the seed.
+The cluster of a pair is a column of the input, or the cluster that most of its keywords are in (the
+lowest number at a tie), or the k-means cluster of its question. A centroid is the mean of the
+vectors in the cluster: those of its keywords where keywords decide, else those of its distinct
+questions. A pair without a cluster has -1, unless the option `cluster_fallback` assigns one: the
+largest cluster, the cluster with the centroid nearest to the question, or a random one, drawn by
+the number of the question and the seed.
 
-k-means is scikit-learn's, on vectors of length 1, in one thread: with more, the order of the sums
-varies, and with it the clusters.
+k-means is that of scikit-learn, on vectors of length 1. It runs in one thread: with several, the
+order of the sums varies, and with it the clusters.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from ..embeddings.convert import unit
 from ..read.sources import Source, input_error
 from ..staging.checkpoints import Checkpoints
 from .columns import CellError, cluster_of
-from .csr import Ints, Lists, flat_places, lists_of
+from .csr import Ints, RowSets, flat_positions, row_sets
 from .draws import draw, keys_of
 from .merge import ordered_labels
 from .options import Fallback, PairOptions
-from .search import Excluded, Floats, most_similar
-from .table import Inputs, Table
+from .search import Floats, Queries, most_similar
+from .table import PairInputs, PairTable
 from .vectors import Vectors
 
 __all__ = [
@@ -58,30 +59,41 @@ _ITERATIONS = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clustering:
-    """Cluster of each pair (-1: none), and the centroids [clusters, dim] as they are stored."""
+    """Clusters of the pairs, and their centroids."""
 
     by: str
+    """Method: ``column``, ``keywords``, ``kmeans`` or ``none``."""
     of_pair: Ints
+    """Cluster of each pair; -1: none."""
     centroids: Array
+    """[clusters, dim], in the stored type."""
     names: list[str] | None
+    """Label of each cluster; None for clusters by k-means."""
     without: int
-    """Pairs without a cluster before the fallback."""
+    """Number of pairs that had no cluster before the fallback."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """Cluster of each pair, and the vectors that make each cluster."""
+class _Assignment:
+    """Clusters before the fallback.
+
+    Cluster c consists of ``vectors[members.of(c)]``.
+    """
 
     of_pair: Ints
     vectors: Array
-    members: Lists
+    members: RowSets
     names: list[str] | None = None
 
 
 def cluster(
-    options: PairOptions, inputs: Inputs, table: Table, vectors: Vectors, checkpoints: Checkpoints
+    options: PairOptions,
+    inputs: PairInputs,
+    table: PairTable,
+    vectors: Vectors,
+    checkpoints: Checkpoints,
 ) -> Clustering:
-    """Return the clusters of the pairs as `options` define them."""
+    """Return the clusters of all pairs, by the method that `options` choose."""
     pairs, by = table.pairs, _method(options, table)
     if by == "column":
         found = _by_question(pairs.cluster, table, vectors, pairs.cluster_names)
@@ -104,22 +116,28 @@ def cluster(
     )  # fmt: skip
 
 
-def require_clusters(options: PairOptions, inputs: Inputs, table: Table) -> None:
-    """Raise the errors of `cluster` about rows and files, before any vector is made."""
+def require_clusters(options: PairOptions, inputs: PairInputs, table: PairTable) -> None:
+    """Raise the errors that `cluster` would raise about rows and files; needs no vectors."""
     if _method(options, table) == "keywords" and "keyword_clusters" in inputs.others:
         _keyword_clusters(inputs.others["keyword_clusters"], table.pairs.keywords)
 
 
-def _by_question(of_pair: Ints, table: Table, vectors: Vectors, names: list[str] | None) -> _Found:
+def _by_question(
+    of_pair: Ints, table: PairTable, vectors: Vectors, names: list[str] | None
+) -> _Assignment:
     count = int(of_pair.max(initial=-1)) + 1 if names is None else len(names)
     questions = table.pairs.question
-    members = lists_of(of_pair, questions, count, len(vectors.questions))
-    return _Found(of_pair, vectors.questions, members, names)
+    members = row_sets(of_pair, questions, count, len(vectors.questions))
+    return _Assignment(of_pair, vectors.questions, members, names)
 
 
 def _by_keyword(
-    options: PairOptions, inputs: Inputs, table: Table, vectors: Vectors, checkpoints: Checkpoints
-) -> _Found:
+    options: PairOptions,
+    inputs: PairInputs,
+    table: PairTable,
+    vectors: Vectors,
+    checkpoints: Checkpoints,
+) -> _Assignment:
     names: list[str] | None = None
     if "keyword_clusters" in inputs.others:
         given = inputs.others["keyword_clusters"]
@@ -127,13 +145,16 @@ def _by_keyword(
     else:
         of_word = _kmeans(options, vectors.keywords, checkpoints)
     count = int(of_word.max(initial=-1)) + 1 if names is None else len(names)
-    members = lists_of(of_word, np.arange(len(of_word)), count, len(of_word))
-    of_pair = by_keywords(table.pairs.keyword_lists, of_word)
-    return _Found(of_pair, vectors.keywords, members, names)
+    members = row_sets(of_word, np.arange(len(of_word)), count, len(of_word))
+    of_pair = by_keywords(table.pairs.keyword_sets, of_word)
+    return _Assignment(of_pair, vectors.keywords, members, names)
 
 
-def _method(options: PairOptions, table: Table) -> str:
-    """Return the option `clusters`, with ``auto`` resolved; raise if its data are missing."""
+def _method(options: PairOptions, table: PairTable) -> str:
+    """Return the method that the option `clusters` chooses, never ``auto``.
+
+    Raises `InputError` if the input lacks the column or the keywords that it needs.
+    """
     if options.clusters == "column" and "cluster" not in table.present:
         raise InputError(
             "no input has a column of clusters", where="--clusters column", code="E_COLUMN",
@@ -161,7 +182,11 @@ def _kmeans(options: PairOptions, vectors: Array, checkpoints: Checkpoints) -> I
 
 
 def _keyword_clusters(source: Source, keywords: Sequence[str]) -> tuple[list[str], Ints]:
-    """Return the names of the clusters, and the cluster of each keyword, casefolded."""
+    """Return the names of the clusters in the file `source`, and int64 [keywords].
+
+    The latter is the cluster of each of `keywords`, -1 for those that the file lacks. Raises
+    `InputError` for a file of another form.
+    """
     problem = 'is no JSON object {"keyword": cluster}'
     try:
         given = msgspec.json.decode(Path(source.path).read_bytes())
@@ -180,18 +205,20 @@ def _keyword_clusters(source: Source, keywords: Sequence[str]) -> tuple[list[str
     return names, np.array([-1 if label is None else numbers[label] for label in found], np.int64)
 
 
-def by_keywords(keyword_lists: Lists, cluster_of: Ints) -> Ints:
-    """Return int64 [pairs]: the cluster of most keywords, -1 where no keyword has one.
+def by_keywords(keyword_sets: RowSets, cluster_of: Ints) -> Ints:
+    """Return int64 [pairs]: the cluster that most keywords of the pair are in, -1 without any.
 
-    >>> lists = lists_of(np.array([0, 0, 0]), np.array([0, 1, 2]), 2, 3)
+    ``cluster_of[k]`` is the cluster of keyword k, or -1. At a tie the lowest number wins.
+
+    >>> lists = row_sets(np.array([0, 0, 0]), np.array([0, 1, 2]), 2, 3)
     >>> by_keywords(lists, np.array([4, 1, 1])).tolist()
     [1, -1]
     """
-    result = np.full(len(keyword_lists), -1, np.int64)
-    if not len(keyword_lists.values):
+    result = np.full(len(keyword_sets), -1, np.int64)
+    if not len(keyword_sets.values):
         return result
-    pairs, places = flat_places(keyword_lists.offsets, np.arange(len(keyword_lists)))
-    clusters = cluster_of[keyword_lists.values[places]]
+    pairs, places = flat_positions(keyword_sets.offsets, np.arange(len(keyword_sets)))
+    clusters = cluster_of[keyword_sets.values[places]]
     known = clusters >= 0
     width = int(cluster_of.max(initial=0)) + 1
     keys, votes = np.unique(pairs[known] * width + clusters[known], return_counts=True)
@@ -201,8 +228,8 @@ def by_keywords(keyword_lists: Lists, cluster_of: Ints) -> Ints:
     return result
 
 
-def centroids_of(vectors: Floats, members: Lists) -> npt.NDArray[np.float64]:
-    """Return float64 [clusters, dim]: the mean of the vectors of each cluster, or zeros."""
+def centroids_of(vectors: Floats, members: RowSets) -> npt.NDArray[np.float64]:
+    """Return float64 [clusters, dim]: the mean of the vectors in each cluster, zeros if empty."""
     result = np.zeros((len(members), vectors.shape[1]))
     for cluster in np.flatnonzero(members.counts).tolist():
         result[cluster] = vectors[members.of(cluster)].mean(axis=0, dtype=np.float64)
@@ -210,7 +237,7 @@ def centroids_of(vectors: Floats, members: Lists) -> npt.NDArray[np.float64]:
 
 
 def default_clusters(count: int) -> int:
-    """Return the default number of clusters of `count` vectors: the square root of half of them.
+    """Return the default number of clusters for `count` vectors: the square root of count / 2.
 
     Mardia, Kent, Bibby: Multivariate Analysis, 1979, section 13.3.
 
@@ -221,7 +248,7 @@ def default_clusters(count: int) -> int:
 
 
 def require_kmeans() -> None:
-    """Raise `UsageError` without scikit-learn."""
+    """Raise `UsageError` if scikit-learn is not installed."""
     if find_spec("sklearn") is None:
         raise UsageError(
             "k-means needs scikit-learn, which is not installed", where="--clusters kmeans",
@@ -230,10 +257,10 @@ def require_kmeans() -> None:
 
 
 def kmeans(vectors: Floats, count: int, seed: int) -> Ints:
-    """Return int64 [n]: the cluster of each vector; no cluster is empty.
+    """Return int64 [n]: the cluster of each vector by k-means; no cluster is empty.
 
-    There are fewer than `count` where there are fewer distinct directions. Raises `UsageError`
-    without scikit-learn.
+    There are `count` clusters, or fewer if the vectors have fewer distinct directions. Raises
+    `UsageError` if scikit-learn is not installed.
     """
     directions = unit(vectors)
     count = min(count, len(directions))
@@ -243,7 +270,7 @@ def kmeans(vectors: Floats, count: int, seed: int) -> Ints:
     state = int(keys_of(seed)[0] >> np.uint64(32))
     model = cluster.KMeans(count, n_init=1, max_iter=_ITERATIONS, random_state=state)
     with limits(1), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about few distinct vectors, or many iterations
+        warnings.simplefilter("ignore")  # of few distinct vectors, or of no convergence
         labels = model.fit(directions).labels_
     return np.unique(labels, return_inverse=True)[1].astype(np.int64)
 
@@ -257,10 +284,11 @@ def fall_back(
     centroids: Floats,
     seed: int,
 ) -> Ints:
-    """Return `clusters` of pairs, with those of -1 replaced as `rule` says.
+    """Return `clusters` with every -1 replaced by the cluster that `rule` chooses.
 
-    `vectors` of the questions and `centroids` of the clusters are from `unit`. An empty cluster
-    has a centroid of zeros, and is not chosen. Without any cluster of a pair none is the largest.
+    ``clusters[i]`` and ``questions[i]`` are those of pair i. `vectors` (of the questions) and
+    `centroids` have length 1; a centroid of zeros marks an empty cluster, which is never chosen.
+    With the rule ``largest`` -1 stays if no pair has a cluster.
     """
     without = np.flatnonzero(clusters < 0)
     filled = np.flatnonzero(centroids.any(axis=1))
@@ -277,8 +305,8 @@ def fall_back(
         result[without] = filled[drawn]
     else:
         distinct, place = np.unique(asked, return_inverse=True)
-        nothing = lists_of(asked[:0], asked[:0], len(vectors), len(filled))
-        none = Excluded(
+        nothing = row_sets(asked[:0], asked[:0], len(vectors), len(filled))
+        none = Queries(
             question=distinct, group=np.full(len(distinct), -1), members=nothing, own=nothing
         )
         result[without] = filled[most_similar(vectors, centroids[filled], 1, none)[place, 0]]

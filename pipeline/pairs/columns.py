@@ -1,8 +1,8 @@
-"""Columns of a table of pairs by name, and the values of their cells.
+"""Columns of a table of pairs, found by name, and the values of their cells.
 
-Seven things have a column each, found by its usual names; ``--columns question=NAME`` names the
-column that is called otherwise, or that others could be taken for. A cell is missing if it is null,
-NaN, or blank.
+There are seven fields, the keys of `ALIASES`; each has at most one column, whose name is one of the
+aliases of the field or is given by ``--columns question=NAME``. A cell is missing if it is null,
+NaN or blank.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "split": ("split",),
     "answer": ("answer", "answer_text"),
 }
-"""Names of each column, in lower case."""
+"""Usual names of the column of each field, in lower case."""
 REQUIRED = ("question", "source")
 
-_MAX_LIST = 1 << 20  # characters of a list written as text: Python's own parser reads it
-_WHOLE = 1 << 53
+_MAX_LIST = 1 << 20  # characters of a list in Python's syntax, which `ast` parses
+_WHOLE = 1 << 53  # floats from this on are not exact integers
 
 
 class CellError(Exception):
-    """Error of a bad cell: its message is the detail, `reason` the class of the problem."""
+    """Error of a bad cell; `reason` names the problem in rejects.jsonl and config.json."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -53,7 +53,9 @@ class CellError(Exception):
 
 
 def parse_columns(text: str) -> dict[str, str]:
-    """Parse ``question=NAME,source=NAME``.
+    """Return the column names in ``question=NAME,source=NAME`` by field.
+
+    Raises `UsageError` for an unknown or repeated field.
 
     >>> parse_columns("question=q, source=long answer")
     {'question': 'q', 'source': 'long answer'}
@@ -71,9 +73,9 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def resolve(names: Collection[str], chosen: Mapping[str, str], where: str) -> dict[str, str]:
-    """Return the column of each thing among the columns `names`.
+    """Return the name of the column of each field, one of `names`; `chosen` is from the user.
 
-    Things without a column are left out. Raises `InputError` if several columns fit.
+    Fields without a column are left out. Raises `InputError` if several columns fit a field.
 
     >>> resolve(["id", "Query", "context"], {}, "a.csv")
     {'question': 'Query', 'source': 'context'}
@@ -96,7 +98,10 @@ def resolve(names: Collection[str], chosen: Mapping[str, str], where: str) -> di
 
 
 def text_of(value: object, what: str) -> str:
-    """Return the stripped text of a cell that must have one."""
+    """Return the stripped text of the cell `value` of the field `what`.
+
+    Raises `CellError` if it is missing, blank, no string, or not valid Unicode.
+    """
     if value is None or _is_nan(value):
         raise CellError(f"missing_{what}", f"there is no {what}")
     if not isinstance(value, str):
@@ -113,7 +118,7 @@ def text_of(value: object, what: str) -> str:
 
 
 def optional_text(value: object, what: str) -> str | None:
-    """Return the stripped text of a cell that may be missing, a number or a truth value.
+    """Return the stripped text of a cell, None if it is missing; numbers and booleans become text.
 
     >>> optional_text(True, "answer"), optional_text(" ", "answer")
     ('True', None)
@@ -124,7 +129,7 @@ def optional_text(value: object, what: str) -> str | None:
 
 
 def relevance_of(value: object) -> float | None:
-    """Return a number, not yet clipped, or None for a missing cell.
+    """Return the number in a cell, of any size, or None for a missing cell.
 
     >>> relevance_of(" 0.5 "), relevance_of(7), relevance_of(float("nan"))
     (0.5, 7.0, None)
@@ -141,9 +146,10 @@ def relevance_of(value: object) -> float | None:
 
 
 def keywords_of(value: object, separator: str) -> list[str]:
-    """Return keywords, stripped and casefolded, without blank ones; repeats stay.
+    """Return the keywords in a cell, stripped and casefolded, with repeats, without blank ones.
 
-    A cell is a list, a list in the syntax of JSON or Python, or a text split at `separator`.
+    The cell is a list, the text of a list in JSON or Python syntax, or a text to split at
+    `separator`.
 
     >>> keywords_of("Law; LAW;", ";"), keywords_of('["a;b"]', ";")
     (['law', 'law'], ['a;b'])
@@ -161,7 +167,7 @@ def keywords_of(value: object, separator: str) -> list[str]:
 
 
 def cluster_of(value: object) -> str | None:
-    """Return the label as a text; None for a missing cell, and for -1, which is no cluster.
+    """Return the cluster label in a cell as text; None for a missing cell and for -1.
 
     >>> cluster_of(3.0), cluster_of(" 3 "), cluster_of(-1)
     ('3', '3', None)
@@ -183,9 +189,7 @@ def _list(text: str) -> object:
         pass
     if len(text) <= _MAX_LIST:
         try:
-            return ast.literal_eval(
-                text
-            )  # the form in which pandas writes lists to CSV; only literals
+            return ast.literal_eval(text)  # pandas writes lists to CSV in this form
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             pass
     raise CellError("bad_keywords", f"the keywords {_shown(text)} are no list of strings")

@@ -1,6 +1,7 @@
 """Sets of row numbers in two flat arrays, such as the sources of each cluster.
 
-Making the arrays costs one sort, a test of membership one binary search.
+The layout is that of compressed sparse rows (CSR): all values, and the offset at which each set
+begins. Construction costs one sort, a membership test one binary search.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Lists", "flat_places", "lists_of", "ranks_in_runs"]
+__all__ = ["RowSets", "flat_positions", "ranks_in_runs", "row_sets"]
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Lists:
-    """Sets: number i is ``values[offsets[i]:offsets[i + 1]]``, increasing, all below `limit`."""
+class RowSets:
+    """Sets of increasing numbers below `limit`; set i is ``values[offsets[i]:offsets[i + 1]]``."""
 
     offsets: Ints
     values: Ints
@@ -30,15 +31,15 @@ class Lists:
 
     @property
     def counts(self) -> Ints:
-        """Return int64: the size of each set."""
+        """Return int64 [sets]: the size of each set."""
         return np.diff(self.offsets)
 
     def of(self, number: int) -> Ints:
-        """Return the values of one set: a view."""
+        """Return a view of the values of set `number`."""
         return self.values[self.offsets[number] : self.offsets[number + 1]]
 
     def holds(self, numbers: Ints, values: Ints) -> npt.NDArray[np.bool_]:
-        """Return whether set ``numbers[i]`` holds ``values[i]``; set -1 is empty."""
+        """Return a mask: whether set ``numbers[i]`` holds ``values[i]``; set -1 is empty."""
         if not len(self.values):
             return np.zeros(numbers.shape, np.bool_)
         wanted = numbers * self.limit + values
@@ -47,23 +48,25 @@ class Lists:
         return found & (numbers >= 0)
 
 
-def lists_of(numbers: Ints, values: Ints, count: int, limit: int) -> Lists:
-    """Return `count` sets with ``values[i]`` in set ``numbers[i]``, in none where that is -1.
+def row_sets(numbers: Ints, values: Ints, count: int, limit: int) -> RowSets:
+    """Return `count` sets; ``values[i]`` is in set ``numbers[i]``, or in no set if that is -1.
 
-    >>> lists_of(np.array([1, 0, 1, -1]), np.array([5, 4, 5, 3]), 2, 6).of(1).tolist()
+    >>> row_sets(np.array([1, 0, 1, -1]), np.array([5, 4, 5, 3]), 2, 6).of(1).tolist()
     [5]
     """
     kept = numbers >= 0
     keys = np.unique(numbers[kept] * limit + values[kept])
     at, found = np.divmod(keys, max(1, limit))
     offsets = np.searchsorted(at, np.arange(count + 1))
-    return Lists(offsets.astype(np.int64), found, limit, keys)
+    return RowSets(offsets.astype(np.int64), found, limit, keys)
 
 
-def flat_places(offsets: Ints, chosen: Ints) -> tuple[Ints, Ints]:
-    """Return, for all values of the sets `chosen`, the index into `chosen` and the place.
+def flat_positions(offsets: Ints, chosen: Ints) -> tuple[Ints, Ints]:
+    """Return the owner and the position of each value of the sets `chosen`, int64 [n] each.
 
-    >>> flat_places(np.array([0, 2, 5]), np.array([1, 0]))
+    The owner is an index into `chosen`, the position one into `RowSets.values`.
+
+    >>> flat_positions(np.array([0, 2, 5]), np.array([1, 0]))
     (array([0, 0, 0, 1, 1]), array([2, 3, 4, 0, 1]))
     """
     counts = offsets[chosen + 1] - offsets[chosen]
@@ -72,7 +75,7 @@ def flat_places(offsets: Ints, chosen: Ints) -> tuple[Ints, Ints]:
 
 
 def ranks_in_runs(counts: Ints) -> Ints:
-    """Return 0, 1, 2, ... restarted for each of `counts`.
+    """Return the ranges 0 .. count - 1 of all `counts`, joined.
 
     >>> ranks_in_runs(np.array([2, 0, 3])).tolist()
     [0, 1, 0, 1, 2]

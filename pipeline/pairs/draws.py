@@ -1,9 +1,10 @@
-"""Random draws without repeats from many pools, each by a key of its own.
+"""Random draws without repeats from many pools, each with its own key.
 
-Draws are the positions 0, 1, 2, ... of a keyed permutation of the pool: a Feistel network over
-SplitMix64's finaliser, repeated until its value is in the pool. They depend on the key and the size
-of the pool alone. Twelve rounds: in pools of a few numbers ten leave pairs of draws uneven by more
-than chance, and six by a quarter (tests/pipeline/pairs/test_draws.py). Costs about 200 ns a draw.
+The n-th draw is the value at position n of a keyed permutation of the pool, so it depends on n, the
+key and the size of the pool alone. The permutation is a Feistel network over the finalizer of
+SplitMix64, applied again until its value is below the size of the pool. It has twelve rounds: in
+pools of a few numbers, ten rounds leave the frequencies of pairs of draws uneven beyond chance, and
+six leave them uneven by a quarter (tests/pipeline/pairs/test_draws.py). A draw costs about 200 ns.
 
 Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014. Black, Rogaway:
 Ciphers with Arbitrary Finite Domains, CT-RSA 2002.
@@ -27,14 +28,14 @@ _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def mix(words: Words) -> Words:
-    """Return 64 well-mixed bits for each word: SplitMix64's finaliser, a bijection."""
+    """Return the words mixed by the finalizer of SplitMix64, a bijection on 64 bits."""
     words = (words ^ (words >> _30)) * _FIRST
     words = (words ^ (words >> _27)) * _SECOND
     return words ^ (words >> _31)
 
 
 def keys_of(seed: int, *parts: Ints | int) -> Words:
-    """Return uint64: one key for each row of `parts`, which are arrays or single numbers."""
+    """Return uint64 [n]: one key for each row of `parts`, arrays [n] or single numbers."""
     keys = mix(np.array([seed], np.uint64) + _GOLDEN)
     for part in parts:
         keys = mix((keys ^ np.asarray(part, np.int64).astype(np.uint64)) + _GOLDEN)
@@ -42,16 +43,16 @@ def keys_of(seed: int, *parts: Ints | int) -> Words:
 
 
 def draw(positions: Ints, sizes: Ints, keys: Words) -> Ints:
-    """Return int64: the number below ``sizes[i]`` at ``positions[i]`` of permutation ``keys[i]``.
+    """Return int64 [n]: the value at ``positions[i]`` of the permutation of 0 .. ``sizes[i]`` - 1.
 
-    Positions are below the sizes, sizes from 1 to 2**62.
+    ``keys[i]`` selects the permutation. Each position is below its size; sizes are 1 to 2**62.
 
     >>> drawn = draw(np.arange(5), np.full(5, 5), np.full(5, 7, np.uint64))
     >>> sorted(drawn.tolist())
     [0, 1, 2, 3, 4]
     """
     limits = sizes.astype(np.uint64)
-    # Half of the bits of the greatest number of the pool, rounded up.
+    # Half of the bits of the greatest number in the pool, rounded up.
     half = (np.frexp(sizes.astype(np.longdouble) - 1)[1].astype(np.uint64) + _ONE) >> _ONE
     words = _network(positions.astype(np.uint64), half, keys)
     outside = np.flatnonzero(words >= limits)

@@ -1,7 +1,7 @@
-"""Estimate of a build of pairs: `--dry-run`, and the check of disk space.
+"""Estimate of a build of pairs, for `--dry-run` and the check of disk space.
 
-The tables have been read, so all counts but that of clusters by k-means of keywords are known. Most
-disk is used just before the dataset is published, by its arrays and by the checkpoints.
+The tables have been read, so all counts are known, except that of clusters by k-means. The use of
+disk is greatest just before the dataset is published: its arrays, and the checkpoints of the build.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataprep.formats.storage import free_bytes
 from ..encode.probe import Probe, probe_width
 from .options import PairOptions
 from .search import choose_search
-from .table import Inputs, Table
+from .table import PairInputs, PairTable
 from .vectors import given_width
 
 __all__ = ["PairEstimate", "estimate"]
@@ -25,12 +25,12 @@ _ID_BYTES = 8
 _FLOAT_BYTES = 4
 _PAIR_BYTES = 2 * _ID_BYTES + _ID_BYTES + _FLOAT_BYTES + _ID_BYTES + 2 * _ID_BYTES + _FLOAT_BYTES
 """Question and source, cluster, relevance, keyword offset, provenance, centroid distance."""
-_LINE_BYTES = 150  # of a line of pairs.jsonl beside its texts
+_LINE_BYTES = 150  # of a line of pairs.jsonl, without question and source
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairEstimate:
-    """Estimate: sizes in bytes."""
+    """Counts and sizes of the dataset that a build of pairs would make."""
 
     inputs: int
     input_bytes: int
@@ -57,9 +57,9 @@ class PairEstimate:
 
 
 def estimate(
-    options: PairOptions, inputs: Inputs, table: Table, probe: Probe | None
+    options: PairOptions, inputs: PairInputs, table: PairTable, probe: Probe | None
 ) -> PairEstimate:
-    """Return what the build will take."""
+    """Return the estimate of a build; `probe` is that of its encoder, if it needs one."""
     pairs = table.pairs
     texts = {"question": pairs.questions, "source": pairs.sources, "keyword": pairs.keywords}
     encoded = sum(len(v) for what, v in texts.items() if f"{what}_embs" not in inputs.others)
@@ -68,7 +68,7 @@ def estimate(
     negatives = 2 * _ID_BYTES * options.n_neg * len(pairs)
     output = negatives + len(pairs) * (_PAIR_BYTES + _ID_BYTES + _STEERED * dim * _FLOAT_BYTES)
     output += vectors * dim * (_FLOAT_BYTES if options.dtype == "float32" else 2)
-    output += len(pairs.keyword_lists.values) * _ID_BYTES
+    output += len(pairs.keyword_sets.values) * _ID_BYTES
     if options.inspection:
         lengths = {what: [len(text.encode()) for text in found] for what, found in texts.items()}
         output += len(pairs) * _LINE_BYTES + sum(

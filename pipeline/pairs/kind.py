@@ -1,8 +1,8 @@
-"""The kind `pairs`: questions and the texts that answer them, into embedding pairs.
+"""The kind `pairs`: pairs of a question and a source text, with their vectors and hard negatives.
 
 A build has no units. Its steps run one after the other: read, embed, cluster, split, negatives,
-write. The results that take long (encoded vectors, k-means, negatives) are checkpoints, which the
-same command reads again after an interruption.
+write. Results that take long to compute (encoded vectors, k-means, negatives) are stored as
+checkpoints; after an interruption the same command continues from them.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from ..plan.plan import Plan, Splitting
 from ..progress import StageClock
 from ..read.process_limits import Watch
 from ..staging.checkpoints import Checkpoints
-from .assemble import Content, write_pairs
+from .assemble import PairContent, write_pairs
 from .clusters import cluster, require_clusters, require_kmeans
 from .estimate import PairEstimate, estimate
 from .negatives import mine_pairs, require_enough
 from .options import PairOptions, hashed_options
 from .search import choose_search
 from .splits import require_splits, splits_of
-from .table import Inputs, Table, find_inputs, read_pairs
-from .vectors import Embedding, require_vectors
+from .table import PairInputs, PairTable, find_inputs, read_pairs
+from .vectors import EmbeddingStep, require_vectors
 
 __all__ = ["PairKind"]
 
@@ -54,24 +54,30 @@ _STEPS = ("read", "embed", "cluster", "split", "negatives", "write")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairSurvey(Survey):
-    """Inputs of a build of pairs, with their fingerprints."""
+    """Survey of a build of pairs: the input files, with their fingerprints."""
 
-    inputs: Inputs
+    inputs: PairInputs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairPrepared(Prepared):
-    """Prepared build of pairs; without `table` a finished dataset is compared with it."""
+    """Prepared build of pairs.
+
+    `table` is None if a finished dataset may be reused: then the tables have not been read.
+    """
 
     options: PairOptions
-    inputs: Inputs
-    table: Table | None
+    inputs: PairInputs
+    table: PairTable | None
     encoder: TextEncoder | None
     probe: Probe | None
 
 
 class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
-    """Builds of pairs; see `kinds.Kind`. `encoder` makes the vectors that are not given."""
+    """Builds of pairs; see `kinds.Kind`.
+
+    `encoder` is a function from texts to vectors; None: the model that the options name.
+    """
 
     name = "pairs"
     address = "dataprep.pipeline.pairs.kind:PairKind"
@@ -85,7 +91,7 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
         self._resumed = 0
 
     def open_task(self, staging: Path, watch: Watch | None) -> Task:
-        """Refuse: this kind has no units."""
+        """Raise `NotImplementedError`: this kind has no units."""
         raise NotImplementedError
 
     def load_manifest(self, out: Path) -> ArrayManifest:
@@ -93,7 +99,10 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
         return manifests.load(out)
 
     def survey(self, options: PairOptions) -> PairSurvey:
-        """Check that all libraries are installed, and find the inputs; reads them once."""
+        """Check that the needed libraries are installed, and find the inputs.
+
+        Reads every file once, for its fingerprint.
+        """
         choose_search(options.search, 0)
         named = options.encoder is not None and self._encoder is None
         if named and find_spec("sentence_transformers") is None:
@@ -106,9 +115,10 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
         )
 
     def prepare(self, options: PairOptions, survey: PairSurvey, context: Context) -> PairPrepared:
-        """Read and check the tables, and load the encoder if a text needs it.
+        """Read and check the tables, load the encoder if texts lack vectors, and make the plan.
 
-        Where a finished dataset may be this build, neither is done: `difference` compares both.
+        If a finished dataset stands in `out` and is not to be overwritten, the tables are not read:
+        `difference` compares that dataset with the options and inputs.
         """
         inputs, existing = survey.inputs, context.existing
         table = encoder = None
@@ -127,7 +137,7 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
             files={} if probe is None else {PROBE_NAME: msgspec.json.encode(probe)},
         )  # fmt: skip
 
-    def _read(self, options: PairOptions, inputs: Inputs, context: Context) -> Table:
+    def _read(self, options: PairOptions, inputs: PairInputs, context: Context) -> PairTable:
         context.tell("read", 0, 0)
         table = read_pairs(options, inputs)
         require_enough(table.links(0), options.n_neg, table.pairs.questions)
@@ -137,9 +147,9 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
         return table
 
     def _probed(
-        self, options: PairOptions, inputs: Inputs, table: Table, existing: object
+        self, options: PairOptions, inputs: PairInputs, table: PairTable, existing: object
     ) -> tuple[TextEncoder | None, Probe | None]:
-        """Return the encoder and its probe, if a text has no vector."""
+        """Return the encoder and its probe; None for both if every text has a given vector."""
         if not require_vectors(options, inputs, table.pairs):
             return None, None
         encoder = self._loaded(options)
@@ -152,7 +162,10 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
         return load_encoder(name) if self._encoder is None else TextEncoder(name, self._encoder)
 
     def difference(self, existing: ArrayManifest, prepared: PairPrepared) -> str | None:
-        """Return how `existing` differs from what would be built; the encoder is asked last."""
+        """Return how the finished dataset `existing` differs from this build; None if it does not.
+
+        The encoder is loaded only if nothing else differs.
+        """
         if existing.kind != self.name:
             return f"of the kind {existing.kind}"
         options, inputs = prepared.options, prepared.inputs
@@ -183,16 +196,16 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
         return None if same else OTHER_VECTORS
 
     def estimate(self, prepared: PairPrepared, *, details: bool = False) -> PairEstimate:
-        """Return what the build will take."""
+        """Return the estimate of the build; reads the tables if `prepare` has not."""
         table = prepared.table or read_pairs(prepared.options, prepared.inputs)
         return estimate(prepared.options, prepared.inputs, table, prepared.probe)
 
     def assemble(
         self, prepared: PairPrepared, results: list[UnitResult], workplace: Workplace
     ) -> Assembled:
-        """Do the steps, and write arrays, splits and the manifest."""
+        """Run the steps after reading, and write the dataset."""
         options, inputs, table = prepared.options, prepared.inputs, prepared.table
-        assert table is not None  # only a build that is reused has none
+        assert table is not None  # None only where a finished dataset is reused
         checkpoints = Checkpoints(workplace.staging)
         self._clock.lap("wait")
 
@@ -201,11 +214,11 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
             return partial(workplace.tell, name)
 
         search = choose_search(options.search, len(table.pairs.sources))
-        embedding = Embedding(
+        embedding = EmbeddingStep(
             options=options, inputs=inputs, encoder=prepared.encoder, checkpoints=checkpoints,
-            tell=step("embed"),
+            progress=step("embed"),
         )  # fmt: skip
-        vectors = embedding.of(table.pairs)
+        vectors = embedding.vectors_of(table.pairs)
         self._clock.lap("embed")
         step("cluster")
         clustering = cluster(options, inputs, table, vectors, checkpoints)
@@ -214,10 +227,16 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
         splits = splits_of(options, table, clustering.of_pair)
         self._clock.lap("split")
         negatives, tiers = mine_pairs(
-            options, table, vectors, clustering, checkpoints, search=search, tell=step("negatives")
+            options,
+            table,
+            vectors,
+            clustering,
+            checkpoints,
+            search=search,
+            progress=step("negatives"),
         )
         self._clock.lap("negatives")
-        content = Content(
+        content = PairContent(
             inputs=inputs, table=table, vectors=vectors, clustering=clustering, splits=splits,
             negatives=negatives, tiers=tiers, search=search, probe=prepared.probe,
         )  # fmt: skip
@@ -250,12 +269,12 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
 
 
 def _contents(inputs: Sequence[InputEntry]) -> list[InputEntry]:
-    """Return `inputs` without their names, which do not matter."""
+    """Return `inputs` without their names, which may change between equal builds."""
     return [msgspec.structs.replace(entry, name="") for entry in inputs]
 
 
-def _notes(prepared: PairPrepared, table: Table) -> Iterator[str]:
-    """Yield notes about inputs that look like splits of their own."""
+def _notes(prepared: PairPrepared, table: PairTable) -> Iterator[str]:
+    """Yield notes about splits that the inputs seem to name and the build does not use."""
     options = prepared.options
     has_column = "split" in table.present
     if options.shares() is not None and has_column:
@@ -272,8 +291,8 @@ def _notes(prepared: PairPrepared, table: Table) -> Iterator[str]:
         )
 
 
-def _key(options: PairOptions, inputs: Inputs, probe: Probe | None) -> str:
-    """Return the key of the build: of its inputs, its options and its encoder."""
+def _key(options: PairOptions, inputs: PairInputs, probe: Probe | None) -> str:
+    """Return 16 hex digits that identify the build by its inputs, options and encoder."""
     parts = {
         "version": dataprep.__version__,  # another version may draw other negatives
         "format_version": FORMAT_VERSION,

@@ -1,13 +1,13 @@
-"""Pairs made from rows: texts cleaned and numbered, rows of the same pair merged.
+"""Merging of rows into pairs: cells are cleaned, texts numbered, rows of the same pair joined.
 
-Texts are stripped; two rows are one pair if question and source are equal after that. A merged pair
-has the highest relevance, the union of the keywords, the longest answer, the first cluster given,
-and the place of its first row; rows of one pair with different clusters are counted. Missing
-relevance is 1, and relevance outside 0 to 1 is clipped; both are counted by row. Keywords are
-compared casefolded.
+Texts are stripped. Rows whose question and source are then equal are one pair, which gets the
+highest relevance, the union of the keywords, the longest answer, the first cluster, and the
+provenance of the first row. Missing relevance is 1, and relevance outside 0 to 1 is clipped.
+Keywords are casefolded. Merged rows, missing and clipped relevance, and rows with another cluster
+than the first are counted.
 
-Questions, sources, keywords and pairs are numbered by first appearance. Memory is that of the
-distinct texts, and about 200 bytes a pair.
+Questions, sources, keywords and pairs are numbered by first appearance. Memory: the distinct texts,
+and about 200 bytes a pair.
 """
 
 from __future__ import annotations
@@ -34,35 +34,41 @@ from .columns import (
     relevance_of,
     text_of,
 )
-from .csr import Ints, Lists, lists_of
-from .read import Rows
+from .csr import Ints, RowSets, row_sets
+from .read import TableRows
 
-__all__ = ["Cleaning", "Merger", "Pairs", "ordered_labels"]
+__all__ = ["MergedPairs", "Merger", "RowRules", "ordered_labels"]
 
-_MAX_DIGITS = 4000  # Python makes no numbers of texts over 4300
+_MAX_DIGITS = 4000  # int() refuses texts of more than 4300 digits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cleaning:
-    """Rules for rows: the separator of keywords, and whether bad rows are skipped."""
+class RowRules:
+    """Rules for reading rows."""
 
     separator: str = ","
+    """Separator of the keywords in a cell of text."""
     skip: bool = False
+    """Skip bad rows instead of raising an error."""
     max_rejects: int | None = None
+    """Number of skipped rows above which an error is raised; None: no limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pairs:
-    """Distinct texts by number, and pairs of their numbers: arrays are int64 [P] if not stated."""
+class MergedPairs:
+    """Distinct texts, and P pairs of them; arrays are int64 [P] unless stated otherwise."""
 
     questions: list[str]
     sources: list[str]
     keywords: list[str]
     question: Ints
+    """Number of the question of each pair: an index into `questions`."""
     source: Ints
+    """Number of the source of each pair: an index into `sources`."""
     relevance: npt.NDArray[np.float32]
-    keyword_lists: Lists
-    """The keyword numbers of each pair, increasing."""
+    """float32 [P], from 0 to 1."""
+    keyword_sets: RowSets
+    """Numbers of the keywords of each pair."""
     cluster: Ints
     """Cluster of each pair; -1: none."""
     cluster_names: list[str]
@@ -70,32 +76,32 @@ class Pairs:
     """Split of each question, int64 [questions]; -1: none."""
     split_names: list[str]
     in_two_splits: tuple[str, str, str] | None
-    """First question with two splits, and these splits."""
+    """Text of the first question with two splits, and the names of the two."""
     provenance: npt.NDArray[np.uint64]
-    """uint64 [P, 2]: input, and row or byte."""
+    """uint64 [P, 2]: number of the input, and row number there (byte offset in JSONL)."""
     answers: dict[int, str]
-    """Answers, by pair."""
+    """Longest answer, by number of the pair; pairs without an answer are left out."""
     counts: dict[str, int]
-    """`merged` rows, `relevance_missing`, `relevance_clipped`, `cluster_conflicts`."""
+    """Rows counted as merged, relevance_missing, relevance_clipped and cluster_conflicts."""
 
     def __len__(self) -> int:
         return len(self.question)
 
 
-class _Numbers:
-    """Numbers of texts, by first appearance."""
+class _TextNumbers:
+    """Numbers of distinct texts, given by first appearance."""
 
     def __init__(self) -> None:
         self.of: dict[str, int] = {}
 
     def __call__(self, text: str) -> int:
-        """Return the number of `text`, a new one for a new text."""
+        """Return the number of `text`; a new text gets the next number."""
         return self.of.setdefault(text, len(self.of))
 
 
 @dataclass(slots=True)
-class _Row:
-    """Cleaned row."""
+class _CleanRow:
+    """Row with cleaned cells."""
 
     question: str
     source: str
@@ -108,18 +114,18 @@ class _Row:
 
 @dataclass(slots=True)
 class Merger:
-    """Builder of `Pairs` from rows, input by input."""
+    """Builder of `MergedPairs` from rows, input by input."""
 
-    cleaning: Cleaning
+    cleaning: RowRules
     rejects: list[dict[str, Any]] = field(default_factory=list)
-    """The lines of rejects.jsonl; `record` counts all rows of all inputs."""
+    """Lines of rejects.jsonl; ``record`` counts the rows of all inputs."""
     read: list[int] = field(default_factory=list)
-    """Rows of each input."""
+    """Number of rows read from each input."""
     blank_lines: int = 0
-    _questions: _Numbers = field(default_factory=_Numbers)
-    _sources: _Numbers = field(default_factory=_Numbers)
-    _keywords: _Numbers = field(default_factory=_Numbers)
-    _clusters: _Numbers = field(default_factory=_Numbers)
+    _questions: _TextNumbers = field(default_factory=_TextNumbers)
+    _sources: _TextNumbers = field(default_factory=_TextNumbers)
+    _keywords: _TextNumbers = field(default_factory=_TextNumbers)
+    _clusters: _TextNumbers = field(default_factory=_TextNumbers)
     _pairs: dict[tuple[int, int], int] = field(default_factory=dict)
     _relevance: array[float] = field(default_factory=lambda: array("d"))
     _cluster: array[int] = field(default_factory=lambda: array("q"))
@@ -131,13 +137,13 @@ class Merger:
     _counts: Counter[str] = field(default_factory=Counter)
 
     def start_input(self) -> None:
-        """Begin the next input."""
+        """Begin the next input; `add` adds rows to it."""
         self.read.append(0)
 
-    def add(self, rows: Rows, source: Source, split: str | None = None) -> None:
-        """Add rows of the current input; a `split` given is that of all of them.
+    def add(self, rows: TableRows, source: Source, split: str | None = None) -> None:
+        """Add `rows` of `source`, the current input; `split` overrides the splits in the rows.
 
-        Raises `RecordError` for the first bad row, unless bad rows are skipped.
+        Raises `RecordError` for the first bad row, unless the rules skip bad rows.
         """
         number, before = len(self.read) - 1, sum(self.read)
         self.read[-1] += len(rows)
@@ -154,9 +160,9 @@ class Merger:
         for reject in sorted(bad, key=lambda reject: reject.record):
             self._reject(reject, source, number, before + reject.record)
 
-    def _clean(self, cells: dict[str, Any]) -> _Row:
+    def _clean(self, cells: dict[str, Any]) -> _CleanRow:
         get = cells.get
-        return _Row(
+        return _CleanRow(
             text_of(get("question"), "question"),
             text_of(get("source"), "source"),
             relevance_of(get("relevance")),
@@ -166,7 +172,7 @@ class Merger:
             optional_text(get("answer"), "answer"),
         )
 
-    def _take(self, row: _Row, number: int, place: int, split: str | None) -> None:
+    def _take(self, row: _CleanRow, number: int, place: int, split: str | None) -> None:
         key = self._questions(row.question), self._sources(row.source)
         pair = self._pairs.setdefault(key, len(self._pairs))
         relevance = self._clipped(row.relevance)
@@ -233,8 +239,8 @@ class Merger:
                 code="E_MAX_REJECTS", remedy="Look at the input, or raise the limit.",
             )  # fmt: skip
 
-    def finish(self) -> Pairs:
-        """Return the pairs of all rows; raise `InputError` if there is none."""
+    def finish(self) -> MergedPairs:
+        """Return the pairs of all rows; raise `InputError` if there are none."""
         if not self._pairs:
             raise InputError(
                 f"none of the {sum(self.read)} rows could be used", where="--input", code="E_EMPTY",
@@ -247,14 +253,14 @@ class Merger:
         keys = np.fromiter((n for key in self._pairs for n in key), np.int64).reshape(-1, 2)
         cluster_names, cluster = _in_order(self._clusters.of, self._cluster)
         owners, words = (np.array(part, np.int64) for part in self._links)
-        return Pairs(
+        return MergedPairs(
             questions=[*self._questions.of],
             sources=[*self._sources.of],
             keywords=[*self._keywords.of],
             question=keys[:, 0].copy(),
             source=keys[:, 1].copy(),
             relevance=np.array(self._relevance, np.float32),
-            keyword_lists=lists_of(owners, words, len(keys), len(self._keywords.of)),
+            keyword_sets=row_sets(owners, words, len(keys), len(self._keywords.of)),
             cluster=cluster,
             cluster_names=cluster_names,
             split=split,
@@ -278,7 +284,7 @@ def _rejected(
 
 
 def ordered_labels(labels: Iterable[str]) -> list[str]:
-    """Return `labels` sorted as whole numbers if all of them are, else as texts.
+    """Return `labels` sorted by value if all of them are whole numbers, else as texts.
 
     >>> ordered_labels(["10", "9"]), ordered_labels(["b", "9", "10"])
     (['9', '10'], ['10', '9', 'b'])
@@ -290,10 +296,13 @@ def ordered_labels(labels: Iterable[str]) -> list[str]:
 
 
 def _in_order(numbers: dict[str, int], codes: Sequence[int]) -> tuple[list[str], Ints]:
-    """Return the labels that `codes` use, sorted, and the codes in that order."""
+    """Return the sorted labels that `codes` use, and int64 [codes]: their indices there.
+
+    `numbers` has the code of each label; code -1 stays.
+    """
     used = {*codes}
     names = ordered_labels(name for name, number in numbers.items() if number in used)
-    places = np.full(len(numbers) + 1, -1, np.int64)  # the last is that of -1
+    places = np.full(len(numbers) + 1, -1, np.int64)  # the last item is that of code -1
     for place, name in enumerate(names):
         places[numbers[name]] = place
     return names, places[np.array(codes, np.int64)]

@@ -1,18 +1,20 @@
 """Hard negatives of each pair, in four tiers.
 
-No source stands twice in a row of negatives, and none is a known positive of the question. Tiers:
+The negatives of a pair are distinct sources, none of which is a known positive of its question.
+Each tier takes a share of them from a pool:
 
-1. at random among the sources of the pair's cluster;
-2. at random among the sources of the clusters with the centroids nearest to its own;
-3. the most similar to the question outside the cluster (see `dataprep.pipeline.pairs.search`);
-4. at random among all outside the cluster.
+1. random sources of the pair's cluster;
+2. random sources of the clusters whose centroids are nearest to that of the pair's cluster;
+3. the sources outside the cluster that are most similar to the question (`pairs.search`);
+4. random sources outside the cluster.
 
-A source is in every cluster of its pairs. Tiers are filled in this order. The places that an
-exhausted tier leaves go to the next one, and those of the fourth to the first. The tier of each
-negative is stored beside it. Tiers 1 and 2 of a pair without a cluster are empty.
+A source belongs to the cluster of every pair that it is in. Tiers are filled in this order. If a
+pool is exhausted, the next tier takes the missing negatives, and after the fourth tier the first.
+The tier of each negative is stored. For a pair without a cluster, the pools of tiers 1 and 2 are
+empty.
 
 Every draw is keyed by seed, question, source and tier, so the result does not depend on the number
-of pairs in a block. Costs one search, and about 10 microseconds a pair for the draws.
+of pairs in a block. The cost is one search, and about 10 microseconds a pair for the draws.
 """
 
 from __future__ import annotations
@@ -29,22 +31,22 @@ from ..embeddings.convert import unit
 from ..read.process_limits import available_cores
 from ..staging.checkpoints import Checkpoints
 from .clusters import Clustering
-from .csr import Ints, Lists, flat_places, lists_of
+from .csr import Ints, RowSets, flat_positions, row_sets
 from .draws import draw, keys_of
 from .options import PairOptions
-from .search import Excluded, Floats, Search, faiss_search, most_similar
-from .table import Links, Table
+from .search import Floats, Queries, Search, faiss_search, most_similar
+from .table import Links, PairTable
 from .vectors import Vectors
 
 __all__ = ["mine", "mine_pairs", "near_clusters", "require_enough", "tier_counts"]
 
 _TIERS = (1, 2, 3, 4)
-_AT_ONCE = 4096  # pairs; the result does not depend on it
-_FIRST_WIDTH, _LAST_WIDTH = 8, 1024  # positions of a pool read together
+_AT_ONCE = 4096  # pairs in a block; the result does not depend on it
+_FIRST_WIDTH, _LAST_WIDTH = 8, 1024  # candidates tried at once, for each pair
 
 
 def tier_counts(total: int, proportions: Sequence[float]) -> list[int]:
-    """Return the number of negatives of each tier: rounded down, the rest to the largest parts.
+    """Return the number of negatives of each tier, by the method of largest remainders.
 
     >>> tier_counts(12, (0.25, 0.25, 0.25, 0.25)), tier_counts(5, (0.5, 0.5, 0, 0))
     ([3, 3, 3, 3], [3, 2, 0, 0])
@@ -58,7 +60,10 @@ def tier_counts(total: int, proportions: Sequence[float]) -> list[int]:
 
 
 def require_enough(links: Links, n_neg: int, texts: Sequence[str]) -> None:
-    """Raise `InputError` if a question (`texts` by number) has fewer than `n_neg` other sources."""
+    """Raise `InputError` if a question has fewer than `n_neg` sources that are not its own.
+
+    `texts` are the questions.
+    """
     left = links.n_sources - links.own().counts
     worst = int(np.argmin(left))
     if left[worst] < n_neg:
@@ -69,49 +74,51 @@ def require_enough(links: Links, n_neg: int, texts: Sequence[str]) -> None:
         )  # fmt: skip
 
 
-def near_clusters(centroids: Floats, members: Lists, count: int) -> Lists:
-    """Return the sources of the `count` filled clusters nearest to each, without its own.
+def near_clusters(centroids: Floats, members: RowSets, count: int) -> RowSets:
+    """Return, for each cluster, the sources of the `count` clusters nearest to it.
 
-    The distance is the cosine of the centroids, which are from `unit`; of equals the lower number.
+    Its own sources and empty clusters are left out. Nearness is the cosine of the `centroids`,
+    which have length 1; at a tie the lower number comes first.
     """
     n = len(members)
     filled = np.flatnonzero(members.counts)
-    itself = lists_of(filled, np.arange(len(filled)), n, max(1, len(filled)))
-    none = Excluded(question=np.arange(n), group=np.full(n, -1), members=itself, own=itself)
+    itself = row_sets(filled, np.arange(len(filled)), n, max(1, len(filled)))
+    none = Queries(question=np.arange(n), group=np.full(n, -1), members=itself, own=itself)
     found = most_similar(centroids, centroids[filled], count, none)
     owners, places = np.nonzero(found >= 0)
     chosen = filled[found[owners, places]]
-    row, at = flat_places(members.offsets, chosen)
+    row, at = flat_positions(members.offsets, chosen)
     clusters, sources = owners[row], members.values[at]
     others = ~members.holds(clusters, sources)
-    return lists_of(clusters[others], sources[others], n, members.limit)
+    return row_sets(clusters[others], sources[others], n, members.limit)
 
 
 def mine(
     links: Links,
     questions: Floats,
     sources: Floats,
-    near: Lists,
+    near: RowSets,
     counts: Sequence[int],
     *,
     seed: int,
     search: Search = most_similar,
 ) -> tuple[Ints, Ints]:
-    """Return negatives and tiers, int64 [P, N] each, tiers rising in each row; N sums `counts`.
+    """Return negatives and their tiers, int64 [pairs, N] each; tiers rise within a row.
 
-    `questions` and `sources` are from `unit`, `near` is from `near_clusters`. Every question has N
-    sources that are not its own: see `require_enough`.
+    `counts` are the negatives of each tier, N in all. `questions` and `sources` are vectors of
+    length 1, `near` is from `near_clusters`. Every question must have N sources that are not its
+    own, which `require_enough` checks.
     """
     own, members = links.own(), links.members()
     keys = (links.clusters + 1) * links.n_questions + links.questions
     groups, group_of = np.unique(keys, return_inverse=True)
     cluster, question = groups // links.n_questions - 1, groups % links.n_questions
-    excluded = Excluded(question=question, group=cluster, members=members, own=own)
-    # N are enough: earlier tiers take no more of them than they fill places.
+    queries = Queries(question=question, group=cluster, members=members, own=own)
+    # N candidates suffice for tier 3: each one that an earlier tier has taken also fills a column.
     k = min(sum(counts), links.n_sources)
     similar = np.empty((len(groups), 0), np.int64)
-    if sum(counts[:3]):  # tier 3 also fills the places that tiers 1 and 2 leave
-        similar = search(questions, sources, k, excluded)
+    if sum(counts[:3]):  # tier 3 also supplies what tiers 1 and 2 lack
+        similar = search(questions, sources, k, queries)
     pools = _Pools(links, own, members, near, _Complements(members), similar, group_of, seed)
     rows = np.empty((len(links.questions), sum(counts)), np.int64)
     tiers = np.empty_like(rows)
@@ -123,24 +130,24 @@ def mine(
 
 def mine_pairs(
     options: PairOptions,
-    table: Table,
+    table: PairTable,
     vectors: Vectors,
     clustering: Clustering,
     checkpoints: Checkpoints,
     *,
     search: str,
-    tell: Callable[[int, int], None],
+    progress: Callable[[int, int], None],
 ) -> tuple[Ints, Ints]:
-    """Return negatives and tiers of all pairs, int64 [P, N] each; both are one checkpoint.
+    """Return negatives and tiers of all pairs, int64 [pairs, n_neg] each; stored as one checkpoint.
 
-    `search` is ``exact`` or ``faiss``; `tell` is called with the queries done and their total.
+    `search` is ``exact`` or ``faiss``; `progress` is called with the queries done and their total.
     """
 
-    def exact(questions: Floats, sources: Floats, k: int, excluded: Excluded) -> Ints:
+    def exact(questions: Floats, sources: Floats, k: int, queries: Queries) -> Ints:
         threads = options.workers or available_cores()
-        total = len(excluded)
+        total = len(queries)
         return most_similar(
-            questions, sources, k, excluded, threads=threads, done=lambda done: tell(done, total)
+            questions, sources, k, queries, threads=threads, done=lambda done: progress(done, total)
         )
 
     def make() -> Ints:
@@ -162,19 +169,19 @@ def mine_pairs(
 
 @dataclass(frozen=True, slots=True)
 class _Pools:
-    """Pools of the tiers, for any pair."""
+    """Pools of sources from which the negatives of any pair are taken, by tier."""
 
     links: Links
-    own: Lists
-    members: Lists
-    near: Lists
+    own: RowSets
+    members: RowSets
+    near: RowSets
     others: _Complements
     similar: Ints
     group_of: Ints
     seed: int
 
     def sizes(self, tier: int, pairs: Ints) -> Ints:
-        """Return the sizes of the pools of a tier, int64 [pairs]."""
+        """Return int64 [pairs]: the size of the pool of `tier` for each of `pairs`."""
         clusters = self.links.clusters[pairs]
         if tier == 3:
             listed: Ints = (self.similar[self.group_of[pairs]] >= 0).sum(axis=1, dtype=np.int64)
@@ -184,7 +191,10 @@ class _Pools:
         return self.links.n_sources - known if tier == 4 else known
 
     def sources(self, tier: int, pairs: Ints, positions: Ints, sizes: Ints) -> Ints:
-        """Return the sources at these positions of the pools; all int64 of one length."""
+        """Return int64 [n]: the source at ``positions[i]`` of the pool of ``pairs[i]``.
+
+        ``sizes[i]`` is the size of that pool.
+        """
         if tier == 3:
             listed: Ints = self.similar[self.group_of[pairs], positions]
             return listed
@@ -199,19 +209,20 @@ class _Pools:
 
 
 class _Complements:
-    """Complements of sets, by rank.
+    """Complements of sets: their numbers by rank, without lists of them.
 
-    Below the j-th value v of a set lie v - j numbers outside the set, which never falls with j. The
-    number of rank r outside is therefore r plus the count of values with at most r of these.
+    Below the j-th value v of a set there are v - j numbers outside the set; this count never falls
+    with j. The number of rank r outside the set is therefore r plus the number of values whose
+    count is at most r.
     """
 
-    def __init__(self, lists: Lists) -> None:
+    def __init__(self, lists: RowSets) -> None:
         self._lists = lists
         places = np.arange(len(lists.values)) - np.repeat(lists.offsets[:-1], lists.counts)
         self._below = lists.keys - places  # set * limit + numbers outside the set below the value
 
     def at(self, numbers: Ints, ranks: Ints) -> Ints:
-        """Return the number of rank ``ranks[i]`` outside set ``numbers[i]`` (-1: the empty set)."""
+        """Return the number of rank ``ranks[i]`` outside set ``numbers[i]``; set -1 is empty."""
         result = ranks.copy()
         inside = np.flatnonzero(numbers >= 0)
         chosen = numbers[inside]
@@ -221,7 +232,7 @@ class _Complements:
 
 
 class _Filling:
-    """Negatives of a block of pairs, filled tier by tier."""
+    """Table of the negatives of a block of pairs, filled tier by tier."""
 
     def __init__(self, pools: _Pools, pairs: Ints, counts: Sequence[int]) -> None:
         self._pools = pools
@@ -243,7 +254,7 @@ class _Filling:
         return np.take_along_axis(self._rows, order, 1), np.take_along_axis(self._tiers, order, 1)
 
     def _fill(self, tier: int, need: Ints) -> None:
-        """Fill rows from their pools of `tier`, and lower `need` by the places filled."""
+        """Add up to ``need[i]`` sources of the pool of `tier` to row i; lower `need` by them."""
         sizes = self._pools.sizes(tier, self._pairs)
         active = np.flatnonzero((need > 0) & (sizes > 0))
         at, width = 0, _FIRST_WIDTH
@@ -265,7 +276,10 @@ class _Filling:
     def _candidates(
         self, tier: int, active: Ints, positions: Ints, sizes: Ints
     ) -> tuple[Ints, npt.NDArray[np.bool_]]:
-        """Return the sources at `positions` of the pools, and a mask of those allowed."""
+        """Return the sources at `positions` of the pools, [active, positions], and a mask.
+
+        The mask is false for positions beyond the pool, positives, and negatives already taken.
+        """
         pairs = np.repeat(self._pairs[active], len(positions))
         limits = np.repeat(sizes, len(positions))
         wanted = np.tile(positions, len(active))

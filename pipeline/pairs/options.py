@@ -1,6 +1,6 @@
-"""Options of a build of pairs: units, defaults, validation.
+"""Options of a build of pairs: names, types, defaults and validation.
 
-Imports no numpy: the command line reads it for its help.
+This module imports no numpy, because the command line reads the options for its help text.
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ class PairOptions:
     input: tuple[str, ...] = ()
     """CSV, TSV, JSONL (these also .gz or .zst) and Parquet files, or folders of them."""
     split_input: tuple[str, ...] = ()
-    """NAME=PATH, in the place of `input`: all questions of the file are in the split NAME."""
+    """NAME=PATH, instead of `input`: all questions of the file are in the split NAME."""
     out: Path
-    """The directory to make. It must not exist, or be empty, or hold the same build."""
+    """The directory to make. It must be missing or empty, or hold a dataset of the same build."""
     columns: str | None = None
-    """Column of each thing: question=NAME,source=NAME, and relevance, keywords, cluster, split,
-    answer; by default each is found by the names in `pairs.columns.ALIASES`."""
+    """Columns by field: question=NAME,source=NAME,...; the fields are question, source, relevance,
+    keywords, cluster, split and answer. By default columns are found by the names in
+    `pairs.columns.ALIASES`."""
     keyword_separator: str = ","
     """Separator of the keywords in a cell of text."""
     question_embs: str | None = None
@@ -67,53 +68,56 @@ class PairOptions:
     embedding_columns: str = "text,embedding"
     """The names of the two columns of Parquet files of embeddings."""
     encoder: str | None = None
-    """The name or folder of a sentence-transformers model, or what the callable that is given to
-    `build_pairs` is to be called; its texts must give the same vectors every time."""
+    """The name or folder of a sentence-transformers model, or a name for the function given to
+    `build_pairs`. It must give the same vectors for the same texts every time."""
     batch_size: int = 256
-    """Texts in one call of the encoder."""
+    """Number of texts in one call of the encoder."""
     dim: int | None = None
-    """Width that all embeddings must have; None: that of the questions."""
+    """Numbers in a vector, for all embeddings; None: as many as in those of the questions."""
     dtype: Literal["float32", "float16"] = "float32"
     """Type of stored embeddings."""
     normalise: bool = False
-    """Store embeddings divided by their length."""
+    """Divide every stored embedding by its length."""
     keywords: Literal["auto", "ignore"] = "auto"
     """ignore: build without keywords."""
     clusters: Clusters = "auto"
     """auto: by the column if there is one, else by keywords with `keyword_clusters`, else by
     k-means with `n_clusters`, else none."""
     keyword_clusters: str | None = None
-    """A JSON file {keyword: cluster}; without it, clusters by keywords are k-means of theirs."""
+    """A JSON file {keyword: cluster}; None: the clusters of keywords come from k-means of their
+    embeddings."""
     n_clusters: int | None = None
-    """Clusters of k-means; None: the square root of half the number of vectors."""
+    """Number of clusters of k-means; None: the square root of half the number of vectors."""
     cluster_fallback: Fallback = "none"
-    """Cluster of pairs that have none."""
+    """Rule that assigns a cluster to pairs without one."""
     n_neg: int = 12
-    """Hard negatives of each pair."""
+    """Number of hard negatives of each pair."""
     tier_proportions: str = "0.25,0.25,0.25,0.25"
     """Shares of the four tiers: same cluster, nearest clusters, most similar, random."""
     near_clusters: int = 3
-    """Nearest clusters that tier 2 draws from."""
+    """Number of nearest clusters that tier 2 draws from."""
     search: Search = "auto"
-    """exact: every source is compared. faiss: approximate, for millions of sources. auto: exact
+    """exact: compare every source. faiss: search approximately, for millions of sources. auto:
+    exact
     up to a million sources, beyond that faiss if it is installed."""
     split: str | None = None
-    """NAME=RATIO,... adding up to 1, or ``column``; None: by the column if there is one, else
+    """NAME=RATIO,... with a sum of 1, or ``column``; None: the column if there is one, else
     train=0.8,val=0.1,test=0.1. All pairs of a question are in one split."""
     curriculum: str = "fixed"
     """fixed, linear, cosine, or a JSON object; see `dataprep.formats.manifest.curriculum`."""
     inspection: bool = False
-    """Also write pairs.jsonl: the texts, keywords, cluster and split of each pair, to look at."""
+    """Also write pairs.jsonl, for people to read: the texts, keywords, cluster and split of each
+    pair."""
     on_error: Literal["error", "skip"] = "error"
     """Effect of a bad row: it stops the build, or goes to rejects.jsonl."""
     max_rejects: int | None = None
     """With `on_error` skip: more rejects than this stop the build. None: no limit."""
     excerpts: bool = True
-    """Quote records in rejects.jsonl; without it `detail` is empty and `excerpt` null."""
+    """Quote bad rows in rejects.jsonl; if false, `detail` is empty and `excerpt` null."""
     seed: int = 0
     """Seed of splits, negatives, k-means and random fallbacks."""
     workers: int | None = None
-    """Threads of the search; None: one per available core. Never changes the output."""
+    """Number of threads of the search; None: one per available core. The output is the same."""
     overwrite: bool = False
     """Replace a finished dataset in `out`."""
 
@@ -183,7 +187,7 @@ class PairOptions:
             )  # fmt: skip
 
     def named_inputs(self) -> list[tuple[str | None, str]]:
-        """Return the split (None: not named here) and path of each input."""
+        """Return the split and the path of each input; the split is None for those of `input`."""
         if self.input:
             return [(None, path) for path in self.input]
         parts = [given.partition("=") for given in self.split_input]
@@ -193,7 +197,7 @@ class PairOptions:
         return [(name, path) for name, _, path in parts]
 
     def vector_columns(self) -> list[str]:
-        """Return the names of the columns of texts and of vectors."""
+        """Return the two names in `embedding_columns`: column of texts, column of vectors."""
         return [name.strip() for name in self.embedding_columns.split(",") if name.strip()]
 
     def tiers(self) -> list[float]:
@@ -212,7 +216,7 @@ class PairOptions:
         return shares
 
     def shares(self) -> dict[str, float] | None:
-        """Return names and ratios of the splits; None if a column or the inputs may name them."""
+        """Return the ratio of each split by name; None if a column or `split_input` decides."""
         if self.split_input:
             require(self.split is None, "--split", "means nothing with --split-input")
             return None
@@ -221,13 +225,14 @@ class PairOptions:
         return ratios_of(str(self.split))
 
     def parsed_curriculum(self) -> Curriculum:
-        """Return the curriculum as it is stored."""
+        """Return the parsed option `curriculum`; raise `UsageError` if it is invalid."""
         return parse_curriculum(self.curriculum)
 
     def stored(self, splits: Sequence[str | None]) -> dict[str, Any]:
-        """Return the options that config.json stores: those that decide the content; files by name.
+        """Return the options that config.json stores: those that decide the content of the dataset.
 
-        `splits` has the split of each input table, as a folder may hold several tables.
+        Files are stored by name, without their folder. `splits` has the split of each input table,
+        or None.
         """
         found: dict[str, Any] = {}
         for field in fields(self):
@@ -246,8 +251,9 @@ class PairOptions:
 def hashed_options(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of the `stored` options that enters the recipe id.
 
-    A file counts as given or not: its content is an input. The probe identifies the encoder, and
-    the treatment of bad rows changes nothing unless there are some.
+    The value of a file is true or false, given or not: its content is hashed as an input. The
+    encoder is left out, as its probe identifies it, and so is the treatment of bad rows, whose
+    effect is visible in the counts of rejects.
     """
     return {
         name: value is not None if name in _FILES else value
@@ -256,7 +262,7 @@ def hashed_options(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ratios_of(split: str) -> dict[str, float]:
-    """Parse ``train=0.9,val=0.1``.
+    """Return the ratio of each split in ``train=0.9,val=0.1``, by name.
 
     >>> ratios_of("train=0.9,val=0.1")
     {'train': 0.9, 'val': 0.1}

@@ -1,7 +1,7 @@
-"""Rows of the tables of a build of pairs, a few thousand at a time, each with its place.
+"""Reader of the tables of a build of pairs: a few thousand rows at a time, with their positions.
 
-CSV is read by Python's parser, about 100 MB/s, which counts lines also where cells hold quotes and
-line ends. No row is dropped: one that cannot be read becomes a `Reject`.
+CSV is read by Python's parser, at about 100 MB/s; it counts lines correctly in cells that hold
+quotes and line ends. No row is dropped: a row that cannot be read becomes a `Reject`.
 """
 
 from __future__ import annotations
@@ -27,31 +27,35 @@ from ..read.records import MAX_RECORD_BYTES, Reject, Span, excerpt
 from ..read.sources import Source, check_unchanged, input_error, reading
 from .columns import ALIASES, REQUIRED, resolve
 
-__all__ = ["Rows", "read_rows"]
+__all__ = ["TableRows", "read_rows"]
 
-_AT_ONCE = 4096
+_AT_ONCE = 4096  # rows
 _LIMITS = BatchLimits(rows=_AT_ONCE, bytes=MAX_RECORD_BYTES)
 
 
 @dataclass(kw_only=True, slots=True)
-class Rows:
-    """Consecutive rows of one input, with the place of each.
+class TableRows:
+    """Block of consecutive rows of one input table.
 
-    `cells` maps our names of columns to values. `records` are the numbers of the good rows among
-    all of these, from 0. `places` are row numbers, or byte offsets in JSONL; `lines` count from 1
-    and are None in Parquet. `present` are our names of the columns that the input has.
+    `cells`, `records`, `places` and `lines` have one item for each readable row, `rejects` one for
+    each of the others.
     """
 
     present: frozenset[str] = frozenset()
+    """Fields (keys of `ALIASES`) for which the table has a column."""
     cells: list[dict[str, Any]] = field(default_factory=list)
+    """Values by field."""
     records: list[int] = field(default_factory=list)
+    """Index of the row in the block, counting rejects."""
     places: list[int] = field(default_factory=list)
+    """Row number in the table, or byte offset in a JSONL file."""
     lines: list[int | None] = field(default_factory=list)
+    """Line number from 1; None in Parquet."""
     rejects: list[Reject] = field(default_factory=list)
     blank_lines: int = 0
 
     def add(self, cells: dict[str, Any], place: int, line: int | None) -> None:
-        """Add a row."""
+        """Add a readable row."""
         self.records.append(len(self))
         self.cells.append(cells)
         self.places.append(place)
@@ -75,10 +79,10 @@ class Rows:
         return len(self.cells) + len(self.rejects)
 
 
-def read_rows(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
-    """Yield all rows of `source`; `chosen` is from `parse_columns`.
+def read_rows(source: Source, chosen: Mapping[str, str]) -> Iterator[TableRows]:
+    """Yield all rows of the table `source`, in blocks; `chosen` is from `parse_columns`.
 
-    Raises `InputError` for a table without a question or a source column, or that changes.
+    Raises `InputError` if there is no column of questions or of sources, or if the file changes.
     """
     read = {"jsonl": _jsonl, "parquet": _parquet}.get(source.format, _csv)
     check_unchanged(source)
@@ -101,7 +105,7 @@ def _columns(names: Sequence[str], source: Source, chosen: Mapping[str, str]) ->
 
 @contextlib.contextmanager
 def _opened(source: Source) -> Iterator[BufferedReader]:
-    """Open a file, uncompressed."""
+    """Open a file for reading, through a decompressor if it is compressed."""
     if source.compression is None:
         with Path(source.path).open("rb") as stream:
             yield stream
@@ -119,11 +123,11 @@ def _opened(source: Source) -> Iterator[BufferedReader]:
 # CSV
 
 
-def _csv(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
+def _csv(source: Source, chosen: Mapping[str, str]) -> Iterator[TableRows]:
     csv.field_size_limit(MAX_RECORD_BYTES)
     delimiter = "\t" if source.format == "tsv" else ","
     with _opened(source) as stream:
-        # A byte that is not UTF-8 becomes a surrogate, and the check of the text names its row.
+        # A byte that is not UTF-8 becomes a surrogate, for which `text_of` rejects the row later.
         text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
         table = csv.reader(text, delimiter=delimiter, strict=True)
         try:
@@ -159,9 +163,9 @@ def _refuse_repeated(names: Sequence[str], columns: Mapping[str, str], source: S
             )  # fmt: skip
 
 
-def _csv_rows(table: Any, places: Mapping[str, int], names: Sequence[str]) -> Iterator[Rows]:
+def _csv_rows(table: Any, places: Mapping[str, int], names: Sequence[str]) -> Iterator[TableRows]:
     present = frozenset(places)
-    rows, before = Rows(present=present), table.line_num
+    rows, before = TableRows(present=present), table.line_num
     number = 0
     for row in table:
         line, before = before + 1, table.line_num
@@ -177,7 +181,7 @@ def _csv_rows(table: Any, places: Mapping[str, int], names: Sequence[str]) -> It
         number += 1
         if len(rows) >= _AT_ONCE:
             yield rows
-            rows = Rows(present=present)
+            rows = TableRows(present=present)
     yield rows
 
 
@@ -186,21 +190,21 @@ def _csv_rows(table: Any, places: Mapping[str, int], names: Sequence[str]) -> It
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
 
 
-def _jsonl(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
+def _jsonl(source: Source, chosen: Mapping[str, str]) -> Iterator[TableRows]:
     known: dict[tuple[str, ...], dict[str, str]] = {}
     seen: set[str] = set()
-    before = 0  # lines
+    before = 0  # lines before the block
     for block in LineStream(source, Span(0, 0, source.size)).blocks():
         if block.too_long:
             raise input_error(
                 f"a line of over {MAX_RECORD_BYTES} bytes", f"{source.name}:{before + 1}",
                 "Cut the record.", "E_TOO_LONG",
             )  # fmt: skip
-        rows = Rows(blank_lines=block.line_count)
+        rows = TableRows(blank_lines=block.line_count)
         for number, start, raw in block.filled_lines():
             rows.blank_lines -= 1
             line = before + number + 1
-            offset = block.offset + start if line > 1 else 0  # before a byte order mark
+            offset = block.offset + start if line > 1 else 0  # a byte order mark is part of line 1
             found = _object(raw, rows, offset, line)
             if found is None:
                 continue
@@ -217,7 +221,7 @@ def _jsonl(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
         _columns(sorted({name for names in known for name in names}), source, chosen)
 
 
-def _object(text: bytes, rows: Rows, offset: int, line: int) -> dict[str, Any] | None:
+def _object(text: bytes, rows: TableRows, offset: int, line: int) -> dict[str, Any] | None:
     try:
         return _OBJECT.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -229,7 +233,7 @@ def _object(text: bytes, rows: Rows, offset: int, line: int) -> dict[str, Any] |
 
 
 @streamed_apart
-def _parquet(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
+def _parquet(source: Source, chosen: Mapping[str, str]) -> Iterator[TableRows]:
     with open_table(source) as table:
         columns = _columns(table.schema.names, source, chosen)
         wanted = [*columns.values()]
@@ -237,7 +241,7 @@ def _parquet(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
         for batch in each_decoded(table.batches(table.whole, wanted, _LIMITS), table.decoding):
             with table.decoding():
                 lists = [batch.column(name).to_pylist() for name in wanted]
-            rows = Rows(present=frozenset(columns))
+            rows = TableRows(present=frozenset(columns))
             for values in zip(*lists, strict=True):
                 rows.add(dict(zip(columns, values, strict=True)), number, None)
                 number += 1

@@ -1,20 +1,23 @@
-"""Search of the sources most similar to each question, with some sources excluded.
+"""Search for the sources most similar to each question, with some sources excluded.
 
-Similarity is the dot product of unit vectors, summed in float64; of equals the lower row comes
-first. `most_similar` is exact: its result does not depend on the block size, the number of threads
-and the linear algebra library, because those only choose candidates. The error of a float32
-product is at most dim * 2**-24 for any order of the sum (Higham, Accuracy and Stability of
-Numerical Algorithms, 2nd ed., section 3.1), so every source within twice that of the last place is
-compared again in float64, one pair at a time. It costs one float32 matrix product of questions and
-sources, and a quarter of that time again for the choice: 0.85 ms of one core for a question among
-100,000 sources of 384 numbers. Memory is 20 MiB for each thread, beside the vectors. Data in which
-thousands of sources equal a question's last place to six digits are slower, with the same result.
+Similarity is the dot product of unit vectors, summed in float64; at a tie the lower row comes
+first.
 
-`faiss_search` is approximate, for more sources than can all be compared: an inverted file of about
-4 * sqrt(n) cells, of which each question reads a thirty-second
-(https://github.com/facebookresearch/faiss/wiki/Guidelines-to-choose-an-index). Its candidates are
-ordered exactly. The result depends on the release of faiss and on its number of threads, not on
-the number of our workers.
+`most_similar` is exact: its result does not depend on the block size, the number of threads or the
+linear algebra library, because these only affect which candidates are compared again. The error of
+a float32 dot product is at most dim * 2**-24 for any order of the sum (Higham, Accuracy and
+Stability of Numerical Algorithms, 2nd ed., section 3.1). So every source whose float32 similarity
+is within twice that error of the k-th best is compared again in float64. The cost is one float32
+matrix product of questions and sources, and a quarter of its time to choose candidates: 0.85 ms of
+one core for a question among 100,000 sources of 384 numbers. Memory is 20 MiB for each thread,
+beside the vectors. The search is slower, with the same result, where thousands of sources equal the
+k-th best of a question to six digits.
+
+`faiss_search` is approximate, for more sources than can all be compared. It builds an inverted file
+of about 4 * sqrt(n) cells, and each question reads a thirty-second of them
+(https://github.com/facebookresearch/faiss/wiki/Guidelines-to-choose-an-index). The candidates are
+ordered exactly. The result depends on the release of faiss and on its number of threads, but not on
+the option `workers`.
 """
 
 from __future__ import annotations
@@ -35,11 +38,11 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import UsageError
 
-from .csr import Ints, Lists, flat_places, ranks_in_runs
+from .csr import Ints, RowSets, flat_positions, ranks_in_runs
 
 __all__ = [
     "FAISS_SOURCES",
-    "Excluded",
+    "Queries",
     "Search",
     "choose_search",
     "exact_scores",
@@ -49,39 +52,43 @@ __all__ = [
 
 Floats = npt.NDArray[np.float32]
 
-QUERIES, COLUMNS = 256, 16384  # of one tile; the result does not depend on them
-_LOWEST = np.float32(-2)  # below every similarity, above what is left out
-_SLACK = 1e-6  # for lengths that are not 1 to the last bit, and for the subtraction itself
-_FIRST = 2048  # columns that give a first bound
-_MANY = 32  # times k candidates in one row of one tile: a better bound is worth computing
-_RESCORED = 1 << 16  # pairs compared again at once: 200 MB at 384 numbers each
+QUERIES, COLUMNS = 256, 16384  # questions and sources in a tile; the result does not depend on it
+_LOWEST = np.float32(-2)  # below every similarity, above the -inf of excluded sources
+_SLACK = 1e-6  # for lengths that are not exactly 1, and for the rounding of the subtraction
+_FIRST = 2048  # columns from which the first bound is computed
+_MANY = 32  # a row with over 32 * k candidates in a tile gets a better bound first
+_RESCORED = 1 << 16  # pairs compared again at once: 200 MB with vectors of 384 numbers
 
 FAISS_SOURCES = 1_000_000
 """Number of sources above which ``auto`` uses faiss, if it is installed."""
 _FAISS_QUERIES = 4096
-_CELL_SHARE = 32  # a question reads one of so many cells
-_CELL_POINTS, _ITERATIONS = 64, 10  # of training, for each cell
-_SMALLEST_CELL = 64  # sources
+_CELL_SHARE = 32  # a question reads 1 of 32 cells
+_CELL_POINTS, _ITERATIONS = 64, 10  # training vectors for each cell, and rounds of training
+_SMALLEST_CELL = 64  # sources in a cell, on average, at least
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Excluded:
-    """Queries, and the sources that each must not find.
+class Queries:
+    """Queries of a search, each with a question and the sources that it excludes.
 
-    Query i asks ``question[i]``, and excludes set ``group[i]`` of `members` (-1: none) and set
-    ``question[i]`` of `own`. Queries of one group should be adjacent: each run costs a step.
+    Query i searches for ``question[i]``. It excludes the sources in set ``group[i]`` of `members`
+    (-1: no set) and those in set ``question[i]`` of `own`. Queries of one group should be adjacent:
+    every run of equal groups costs a step of a Python loop.
     """
 
     question: Ints
     group: Ints
-    members: Lists
-    own: Lists
+    members: RowSets
+    own: RowSets
 
     def __len__(self) -> int:
         return len(self.question)
 
     def hide(self, start: int, first: int, scores: Floats) -> None:
-        """Set excluded `scores` to -inf: of queries from `start`, sources from `first`."""
+        """Set the scores of excluded sources to -inf.
+
+        ``scores[i, j]`` is that of query `start` + i and source `first` + j.
+        """
         groups = self.group[start : start + len(scores)]
         cuts = np.flatnonzero(np.diff(groups)) + 1
         for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(groups)], strict=True):
@@ -89,36 +96,38 @@ class Excluded:
                 members = self.members.of(int(groups[low]))
                 bounds = np.searchsorted(members, [first, first + scores.shape[1]])
                 scores[low:high, members[bounds[0] : bounds[1]] - first] = -np.inf
-        rows, at = flat_places(self.own.offsets, self.question[start : start + len(scores)])
+        rows, at = flat_positions(self.own.offsets, self.question[start : start + len(scores)])
         columns = self.own.values[at] - first
         inside = (columns >= 0) & (columns < scores.shape[1])
         scores[rows[inside], columns[inside]] = -np.inf
 
 
-Search = Callable[[Floats, Floats, int, Excluded], Ints]
-"""Function as `most_similar`: questions, sources, k, exclusions."""
+Search = Callable[[Floats, Floats, int, Queries], Ints]
+"""Function with the first four parameters of `most_similar`, and its result."""
 
 
 def most_similar(
     questions: Floats,
     sources: Floats,
     k: int,
-    excluded: Excluded,
+    queries: Queries,
     *,
     threads: int = 1,
     tile: tuple[int, int] = (QUERIES, COLUMNS),
     done: Callable[[int], None] | None = None,
 ) -> Ints:
-    """Return int64 [queries, k]: the source rows by falling similarity, then -1.
+    """Return int64 [queries, k]: the k most similar sources of each query, the best first.
 
-    `questions` and `sources` are from `unit`. `done` is called with the number of finished queries.
+    Missing sources are -1, at the end of the row. The rows of `questions` and `sources` must have
+    length 1. `tile` is the number of questions and sources in a block. `done` is called with the
+    number of finished queries.
     """
-    found = np.full((len(excluded), k), -1, np.int64)
-    starts = range(0, len(excluded) if k and len(sources) else 0, tile[0])
+    found = np.full((len(queries), k), -1, np.int64)
+    starts = range(0, len(queries) if k and len(sources) else 0, tile[0])
 
     def block(start: int) -> int:
-        part = questions[excluded.question[start : start + tile[0]]]
-        hide = partial(excluded.hide, start)
+        part = questions[queries.question[start : start + tile[0]]]
+        hide = partial(queries.hide, start)
         candidates = _candidates(part, sources, k, hide, columns=tile[1])
         found[start : start + len(part)] = best_of(part, sources, *candidates, k)
         return len(part)
@@ -126,7 +135,7 @@ def most_similar(
     with ThreadPoolExecutor(max(1, threads)) as pool:  # numpy releases the GIL
         finished = 0
         with closing(pool.map(block, starts)) as counts:  # type: ignore[type-var]
-            for count in counts:  # closed early, no further block begins
+            for count in counts:  # after an exception, `closing` cancels the blocks not yet begun
                 finished += count
                 if done is not None:
                     done(finished)
@@ -134,19 +143,24 @@ def most_similar(
 
 
 def _candidates(
-    queries: Floats, sources: Floats, k: int, hide: Callable[[int, Floats], None], *, columns: int
+    vectors: Floats, sources: Floats, k: int, hide: Callable[[int, Floats], None], *, columns: int
 ) -> tuple[Ints, Ints]:
-    """Return rows and sources of all pairs that may be among the `k` best of their row."""
+    """Return rows of `vectors` and of `sources`, int64 [n] each: all candidates for the k best.
+
+    ``hide(first, scores)`` sets excluded scores to -inf, see `Queries.hide`.
+    """
     margin = np.float32(2.02 * sources.shape[1] * 2.0**-24 + _SLACK)
-    bound = np.full(len(queries), _LOWEST)
-    best = np.full((len(queries), k), _LOWEST)
+    bound = np.full(len(vectors), _LOWEST)
+    best = np.full((len(vectors), k), _LOWEST)
     kept: list[tuple[Ints, Ints, Floats]] = []
-    room = np.empty(len(queries) * min(columns, len(sources)), np.float32)
-    flags = np.empty(len(room), np.bool_)  # fresh memory for each tile would cost a third more
+    room = np.empty(len(vectors) * min(columns, len(sources)), np.float32)
+    flags = np.empty(
+        len(room), np.bool_
+    )  # to allocate both for each tile would take a third longer
     for first in range(0, len(sources), columns):
         part = sources[first : first + columns]
-        scores = _shaped(room, len(queries), len(part))
-        np.matmul(queries, part.T, out=scores)
+        scores = _shaped(room, len(vectors), len(part))
+        np.matmul(vectors, part.T, out=scores)
         hide(first, scores)
         if first == 0:
             _raise(bound, scores[:, :_FIRST], np.arange(len(scores)), k, margin)
@@ -164,9 +178,10 @@ def _candidates(
 def _above(
     bound: Floats, scores: Floats, k: int, margin: np.float32, flags: npt.NDArray[np.bool_]
 ) -> tuple[Ints, Ints]:
-    """Return rows and columns of the scores above the bounds.
+    """Return rows and columns of the scores above the `bound` of their row.
 
-    Bounds of rows with many such scores are raised first.
+    The bounds of rows with many such scores are raised first. `flags` is memory of the shape of
+    `scores`.
     """
     rows, at = _places(np.greater(scores, bound[:, None], out=flags))
     many = np.flatnonzero(np.bincount(rows, minlength=len(scores)) > _MANY * k)
@@ -177,7 +192,7 @@ def _above(
 
 
 def _raise(bound: Floats, scores: Floats, rows: Ints, k: int, margin: np.float32) -> None:
-    """Raise the bounds of `rows` to the k-th best of `scores`, less the margin."""
+    """Raise the bounds of `rows` to the k-th best score of the row, less the margin, in place."""
     place = scores.shape[1] - k
     if place >= 0:
         last = np.partition(scores[rows], place, axis=1)[:, place]
@@ -185,18 +200,21 @@ def _raise(bound: Floats, scores: Floats, rows: Ints, k: int, margin: np.float32
 
 
 def _places(mask: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """Return `numpy.nonzero(mask)`, in a third of its time where little is set."""
+    """Return ``numpy.nonzero(mask)``, in a third of its time if few items are set."""
     rows, columns = np.divmod(np.flatnonzero(mask), mask.shape[1])
     return rows, columns
 
 
 def _shaped(room: npt.NDArray[Any], rows: int, columns: int) -> npt.NDArray[Any]:
-    """Return the beginning of flat memory as a table."""
+    """Return a view of the beginning of `room`, a flat array, as [rows, columns]."""
     return room[: rows * columns].reshape(rows, columns)
 
 
 def _best_values(best: Floats, rows: Ints, values: Floats) -> Floats:
-    """Return the k best of `best` [n, k] and the new `values` of `rows`, the least first."""
+    """Return [n, k]: the k best of ``best[i]`` and of the new `values` of row i, the least first.
+
+    ``values[j]`` belongs to row ``rows[j]``; `rows` is in increasing order.
+    """
     counts = np.bincount(rows, minlength=len(best))
     wide = np.full((len(best), best.shape[1] + int(counts.max(initial=0))), _LOWEST)
     wide[:, : best.shape[1]] = best
@@ -206,31 +224,37 @@ def _best_values(best: Floats, rows: Ints, values: Floats) -> Floats:
     return result
 
 
-def best_of(queries: Floats, sources: Floats, rows: Ints, columns: Ints, k: int) -> Ints:
-    """Return int64 [queries, k] as `most_similar` does, of the pairs (rows, columns) alone."""
-    order = np.lexsort((columns, -exact_scores(queries, sources, rows, columns), rows))
+def best_of(vectors: Floats, sources: Floats, rows: Ints, columns: Ints, k: int) -> Ints:
+    """Return the result of `most_similar` for the candidates (rows[i], columns[i]) alone."""
+    order = np.lexsort((columns, -exact_scores(vectors, sources, rows, columns), rows))
     rows, columns = rows[order], columns[order]
-    ranks = ranks_in_runs(np.bincount(rows, minlength=len(queries)))
-    found = np.full((len(queries), k), -1, np.int64)
+    ranks = ranks_in_runs(np.bincount(rows, minlength=len(vectors)))
+    found = np.full((len(vectors), k), -1, np.int64)
     first = ranks < k
     found[rows[first], ranks[first]] = columns[first]
     return found
 
 
 def exact_scores(
-    queries: Floats, sources: Floats, rows: Ints, columns: Ints
+    vectors: Floats, sources: Floats, rows: Ints, columns: Ints
 ) -> npt.NDArray[np.float64]:
-    """Return float64 [n]: the dot product of each pair, which depends on that pair alone."""
+    """Return float64 [n]: the dot products of ``vectors[rows[i]]`` and ``sources[columns[i]]``.
+
+    Each product depends on its two vectors alone, not on the other pairs.
+    """
     result = np.empty(len(rows), np.float64)
     for start in range(0, len(rows), _RESCORED):
         part = slice(start, start + _RESCORED)
-        products = queries[rows[part]].astype(np.float64) * sources[columns[part]]
+        products = vectors[rows[part]].astype(np.float64) * sources[columns[part]]
         result[part] = products.sum(axis=1)
     return result
 
 
 def choose_search(asked: str, n_sources: int) -> str:
-    """Return ``exact`` or ``faiss``; raise `UsageError` if faiss is asked for and not installed."""
+    """Return the search that the option `asked` means for `n_sources`: ``exact`` or ``faiss``.
+
+    Raises `UsageError` if it is ``faiss``, which is not installed.
+    """
     installed = find_spec("faiss") is not None
     if asked == "faiss" and not installed:
         raise UsageError(
@@ -243,9 +267,12 @@ def choose_search(asked: str, n_sources: int) -> str:
 
 
 def faiss_search(
-    questions: Floats, sources: Floats, k: int, excluded: Excluded, *, probes: int | None = None
+    questions: Floats, sources: Floats, k: int, queries: Queries, *, probes: int | None = None
 ) -> Ints:
-    """Return what `most_similar` does, or less; each question reads `probes` cells."""
+    """Return approximately the result of `most_similar`; some rows may have more -1.
+
+    Each question reads `probes` cells of the index; None: a thirty-second of them.
+    """
     faiss: Any = import_module("faiss")
     cells = max(1, min(int(4 * math.sqrt(len(sources))), len(sources) // _SMALLEST_CELL))
     probes = probes or max(1, cells // _CELL_SHARE)
@@ -255,27 +282,27 @@ def faiss_search(
     index.cp.min_points_per_centroid = 1
     index.train(sources)
     index.add(sources)
-    found = np.full((len(excluded), k), -1, np.int64)
-    for start, stop in _runs(excluded.group):
+    found = np.full((len(queries), k), -1, np.int64)
+    for start, stop in _runs(queries.group):
         options: dict[str, Any] = {"nprobe": min(probes, cells)}
-        if excluded.group[start] >= 0:
-            members = excluded.members.of(int(excluded.group[start]))
+        if queries.group[start] >= 0:
+            members = queries.members.of(int(queries.group[start]))
             inside = faiss.IDSelectorBatch(members)
             options["sel"] = faiss.IDSelectorNot(inside)
-        asked = excluded.question[start:stop]
-        wanted = k + int(excluded.own.counts[asked].max())
+        asked = queries.question[start:stop]
+        wanted = k + int(queries.own.counts[asked].max())
         part = questions[asked]
         parameters = faiss.SearchParametersIVF(**options)
         _, near = index.search(part, min(wanted, len(sources)), params=parameters)
         rows, places = np.nonzero(near >= 0)
         columns = near[rows, places]
-        good = ~excluded.own.holds(asked[rows], columns)
+        good = ~queries.own.holds(asked[rows], columns)
         found[start:stop] = best_of(part, sources, rows[good], columns[good], k)
     return found
 
 
 def _runs(groups: Ints) -> list[tuple[int, int]]:
-    """Return the runs of queries of one group, of at most `_FAISS_QUERIES` each.
+    """Return start and stop of the runs of equal groups, cut to at most `_FAISS_QUERIES` each.
 
     >>> _runs(np.array([1, 1, 2]))
     [(0, 2), (2, 3)]

@@ -1,9 +1,10 @@
-"""Split of each question, and so of all its pairs; every split has its share of every cluster.
+"""Splits of a build of pairs: each question, with all its pairs, is in one split.
 
-Within a cluster the questions are sorted by the hash of their text and the seed, so their order in
-the input does not matter. The first question of a cluster goes to the first split and the second to
-the second (train and val, where these exist). The others are dealt so that each split has its ratio
-of all clusters so far. Clusters of one question go to train alone.
+Splits are stratified by cluster. Within a cluster the questions are sorted by a hash of their text
+and the seed, so their order in the input does not matter. The first question of a cluster goes to
+the first split and the second to the second split (train and val, where these exist). The others
+are distributed so that each split has its ratio of the clusters processed so far. A cluster of one
+question is in the first split only.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from dataprep.formats.errors import InputError, require
 from ..options import refuse_device
 from ..plan.splits import hash_keys
 from .csr import Ints
-from .merge import Pairs
+from .merge import MergedPairs
 from .options import DEFAULT_SPLIT, PairOptions, ratios_of
-from .table import Table
+from .table import PairTable
 
 __all__ = ["given_splits", "main_cluster", "require_splits", "split_questions", "splits_of"]
 
@@ -30,7 +31,10 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 def main_cluster(questions: Ints, clusters: Ints, count: int) -> Ints:
-    """Return int64 [count]: the cluster of most pairs of a question, the lowest of equals.
+    """Return int64 [count]: the cluster that most pairs of each question are in.
+
+    Pair i has question ``questions[i]`` and cluster ``clusters[i]``, or -1. At a tie the lowest
+    number wins.
 
     >>> main_cluster(np.array([0, 0, 0, 1]), np.array([2, 1, 2, -1]), 2).tolist()
     [2, -1]
@@ -47,7 +51,10 @@ def main_cluster(questions: Ints, clusters: Ints, count: int) -> Ints:
 def split_questions(
     texts: Sequence[str], clusters: Ints, shares: Mapping[str, float], seed: int
 ) -> Ints:
-    """Return int64 [questions]: the number of the split in `shares`, which add up to 1."""
+    """Return int64 [questions]: the split of each question, an index into `shares`.
+
+    `texts` and `clusters` are those of the questions; the ratios in `shares` have a sum of 1.
+    """
     names, ratios = list(shares), np.array(list(shares.values()))
     guaranteed = _guaranteed(names, ratios)
     hashes = hash_keys([text.encode("utf-8", "surrogatepass") for text in texts], seed)
@@ -67,7 +74,7 @@ def split_questions(
 
 
 def _guaranteed(names: Sequence[str], ratios: npt.NDArray[np.float64]) -> list[int]:
-    """Return the two splits that every cluster of two or more questions is in."""
+    """Return the two splits that every cluster of two or more questions is in, as numbers."""
     wanted = [n for n in range(len(names)) if ratios[n] > 0]
     first = len(_FIRST)
     wanted.sort(key=lambda n: (_FIRST.index(names[n]) if names[n] in _FIRST else first, n))
@@ -75,7 +82,10 @@ def _guaranteed(names: Sequence[str], ratios: npt.NDArray[np.float64]) -> list[i
 
 
 def _sizes(count: int, owed: npt.NDArray[np.float64], guaranteed: Sequence[int]) -> Ints:
-    """Return how many of `count` questions each split gets: one if guaranteed, then as owed."""
+    """Return the number of questions that each split gets, `count` in all.
+
+    A guaranteed split gets one; the others are distributed in proportion to `owed`.
+    """
     sizes = np.zeros(len(owed), np.int64)
     for split in guaranteed[:count]:
         sizes[split] = 1
@@ -88,10 +98,10 @@ def _sizes(count: int, owed: npt.NDArray[np.float64], guaranteed: Sequence[int])
     return sizes
 
 
-def given_splits(pairs: Pairs) -> tuple[list[str], Ints]:
-    """Return the names of splits, and int64 [questions], as the rows name them.
+def given_splits(pairs: MergedPairs) -> tuple[list[str], Ints]:
+    """Return the names of the splits in the rows, and int64 [questions], indices into them.
 
-    Raises `InputError` for a question in two splits, or in none.
+    Raises `InputError` if a question is in two splits or in none, `UsageError` for an invalid name.
     """
     for name in pairs.split_names:
         require(
@@ -115,10 +125,13 @@ def given_splits(pairs: Pairs) -> tuple[list[str], Ints]:
     return pairs.split_names, pairs.split
 
 
-def splits_of(options: PairOptions, table: Table, clusters: Ints) -> dict[str, Ints]:
-    """Return the pairs of each split, increasing: by a column, by the inputs, or by ratios."""
+def splits_of(options: PairOptions, table: PairTable, clusters: Ints) -> dict[str, Ints]:
+    """Return the pair numbers of each split, increasing, by name.
+
+    A column, the option `split_input` or ratios decide the split.
+    """
     pairs = table.pairs
-    if _are_given(options, table):
+    if _splits_are_given(options, table):
         names, of_question = given_splits(pairs)
     else:
         shares = options.shares() or ratios_of(DEFAULT_SPLIT)
@@ -129,14 +142,17 @@ def splits_of(options: PairOptions, table: Table, clusters: Ints) -> dict[str, I
     return {name: np.flatnonzero(of_pair == number) for number, name in enumerate(names)}
 
 
-def require_splits(options: PairOptions, table: Table) -> None:
-    """Raise the errors of `splits_of` about rows, before any vector is made."""
-    if _are_given(options, table):
+def require_splits(options: PairOptions, table: PairTable) -> None:
+    """Raise the errors that `splits_of` would raise about rows; needs no vectors or clusters."""
+    if _splits_are_given(options, table):
         given_splits(table.pairs)
 
 
-def _are_given(options: PairOptions, table: Table) -> bool:
-    """Return whether a column or the inputs name the splits."""
+def _splits_are_given(options: PairOptions, table: PairTable) -> bool:
+    """Return whether a column or the option `split_input` names the splits.
+
+    Raises `InputError` if the option `split` asks for a column that no input has.
+    """
     by_column = options.shares() is None and "split" in table.present
     given = bool(options.split_input) or by_column
     if options.split == "column" and not given:

@@ -1,7 +1,9 @@
-"""Inputs of a build of pairs, and the pairs that their rows give.
+"""Input files of a build of pairs, and the table of pairs that is read from them.
 
-Tables are CSV, TSV, JSONL and Parquet files; a folder stands for its files. Their order is that of
-the arguments, and by name within a folder. The suffix of a file decides its format.
+Tables are CSV, TSV, JSONL and Parquet files. A folder stands for the tables directly in it, by
+name; otherwise the order is that of the arguments. The suffix of a file decides its format. Unlike
+`read.discovery`, which serves the other kinds, this module reads CSV, and no globs, nested folders
+or Hugging Face datasets.
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ from ..read.child_process import reading_apart
 from ..read.fingerprints import fingerprint_files
 from ..read.sources import Source, input_error, reading
 from .columns import parse_columns
-from .csr import Ints, Lists, lists_of
-from .merge import Cleaning, Merger, Pairs
+from .csr import Ints, RowSets, row_sets
+from .merge import MergedPairs, Merger, RowRules
 from .options import PairOptions
 from .read import read_rows
 
 __all__ = [
-    "Inputs",
     "Links",
-    "Table",
+    "PairInputs",
+    "PairTable",
     "find_inputs",
     "find_tables",
     "pair_texts",
@@ -49,18 +51,19 @@ _OTHER_FORMATS = {".npy": "npy", ".json": "json"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Inputs:
-    """Files that a build reads, each with its fingerprint: first tables, then the others."""
+class PairInputs:
+    """Files that a build of pairs reads."""
 
     tables: tuple[Source, ...]
     splits: tuple[str | None, ...]
-    """Split of each table that its option names."""
+    """Split that the option `split_input` gives each table; None without that option."""
     others: Mapping[str, Source]
-    """Files of vectors and clusters, by option."""
+    """Files of vectors and clusters, by name of the option."""
     fingerprints: tuple[str, ...]
+    """Those of the tables, then those of the others."""
 
     def entries(self, records: Sequence[int] = ()) -> tuple[InputEntry, ...]:
-        """Return the inputs as config.json lists them; `records` are those of each table."""
+        """Return the inputs as config.json lists them; `records` has the rows of each table."""
         sources = (*self.tables, *self.others.values())
         return tuple(
             InputEntry(
@@ -78,7 +81,10 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Pairs as numbers, int64 [P] each (cluster -1: none), and the sizes of their tables."""
+    """Numbers of the question, source and cluster of each pair, int64 [P]; cluster -1: none.
+
+    `n_questions`, `n_sources` and `n_clusters` count the distinct ones.
+    """
 
     questions: Ints
     sources: Ints
@@ -87,27 +93,30 @@ class Links:
     n_sources: int
     n_clusters: int
 
-    def own(self) -> Lists:
-        """Return the sources of each question: its known positives."""
-        return lists_of(self.questions, self.sources, self.n_questions, self.n_sources)
+    def own(self) -> RowSets:
+        """Return the sources of each question, which are its known positives."""
+        return row_sets(self.questions, self.sources, self.n_questions, self.n_sources)
 
-    def members(self) -> Lists:
+    def members(self) -> RowSets:
         """Return the sources of each cluster."""
-        return lists_of(self.clusters, self.sources, self.n_clusters, self.n_sources)
+        return row_sets(self.clusters, self.sources, self.n_clusters, self.n_sources)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
-    """Pairs of all tables, the rejected rows, and the columns that were present."""
+class PairTable:
+    """Result of reading all tables."""
 
-    pairs: Pairs
+    pairs: MergedPairs
     records: tuple[int, ...]
+    """Rows in each table."""
     rejects: list[dict[str, Any]]
+    """Lines of rejects.jsonl."""
     present: frozenset[str]
+    """Fields for which at least one table has a column."""
     blank_lines: int
 
     def links(self, n_clusters: int, clusters: Ints | None = None) -> Links:
-        """Return the pairs as numbers, with the cluster of each, -1 by default."""
+        """Return the links of the pairs; `clusters` has the cluster of each, -1 by default."""
         pairs = self.pairs
         none = np.full(len(pairs), -1, np.int64)
         return Links(
@@ -116,7 +125,7 @@ class Table:
         )  # fmt: skip
 
     def counts(self) -> RecordCounts:
-        """Return the counts for config.json, where ``pairs.counts`` counts merged rows."""
+        """Return the counts of records for config.json; merged rows are not among them."""
         rejected = Counter(str(reject["reason"]) for reject in self.rejects)
         return RecordCounts(
             read=sum(self.records), written=len(self.pairs),
@@ -124,8 +133,8 @@ class Table:
         )  # fmt: skip
 
 
-def find_inputs(options: PairOptions) -> Inputs:
-    """Return all input files; reads each once for its fingerprint."""
+def find_inputs(options: PairOptions) -> PairInputs:
+    """Return all input files; reads each of them once, for its fingerprint."""
     named = options.named_inputs()
     tables = find_tables([path for _, path in named])
     others = {}
@@ -137,7 +146,7 @@ def find_inputs(options: PairOptions) -> Inputs:
             others[name] = source_of(path, str(path.absolute().parent), kind)
     sources = [*(source for _, source in tables), *others.values()]
     prints = [fingerprint_files([source.path]) for source in sources]
-    return Inputs(
+    return PairInputs(
         tables=tuple(source for _, source in tables),
         splits=tuple(named[argument][0] for argument, _ in tables),
         others=others,
@@ -145,10 +154,10 @@ def find_inputs(options: PairOptions) -> Inputs:
     )
 
 
-def read_pairs(options: PairOptions, inputs: Inputs) -> Table:
-    """Read all rows; return the cleaned and merged pairs."""
+def read_pairs(options: PairOptions, inputs: PairInputs) -> PairTable:
+    """Read all tables and return their pairs, cleaned and merged."""
     merger = Merger(
-        Cleaning(
+        RowRules(
             separator=options.keyword_separator,
             skip=options.on_error == "skip",
             max_rejects=options.max_rejects,
@@ -164,18 +173,18 @@ def read_pairs(options: PairOptions, inputs: Inputs) -> Table:
             seen |= rows.present
         present.append(seen)
     if options.shares() is None and not options.split_input:
-        _agree(inputs, present)
+        _require_same_columns(inputs, present)
     pairs = merger.finish()
     if options.keywords == "ignore":
         none = np.empty(0, np.int64)
-        pairs = replace(pairs, keywords=[], keyword_lists=lists_of(none, none, len(pairs), 0))
-    return Table(
+        pairs = replace(pairs, keywords=[], keyword_sets=row_sets(none, none, len(pairs), 0))
+    return PairTable(
         pairs=pairs, records=tuple(merger.read), rejects=merger.rejects,
         present=frozenset.union(*present), blank_lines=merger.blank_lines,
     )  # fmt: skip
 
 
-def _agree(inputs: Inputs, present: Sequence[frozenset[str]]) -> None:
+def _require_same_columns(inputs: PairInputs, present: Sequence[frozenset[str]]) -> None:
     """Raise `InputError` if only some of the tables have a column of splits."""
     have_splits = ["split" in one for one in present]
     if any(have_splits) and not all(have_splits):
@@ -188,18 +197,18 @@ def _agree(inputs: Inputs, present: Sequence[frozenset[str]]) -> None:
 
 @reading_apart()
 def pair_texts(options: PairOptions) -> dict[str, list[str]]:
-    """Return the distinct ``question``, ``source`` and ``keyword`` texts.
+    """Return the distinct texts under the keys ``question``, ``source`` and ``keyword``.
 
-    Their order is that of the rows of a .npy file of embeddings.
+    A .npy file of embeddings must have its rows in the same order.
     """
     pairs = read_pairs(options, find_inputs(options)).pairs
     return {"question": pairs.questions, "source": pairs.sources, "keyword": pairs.keywords}
 
 
 def find_tables(paths: Sequence[str]) -> list[tuple[int, Source]]:
-    """Return all files of `paths`, in order, each with the number of its path.
+    """Return all tables that `paths` name, each with the index of its path.
 
-    Raises `InputError` for a missing file or another format, `UsageError` for a repeated file.
+    Raises `InputError` for a missing file or an unknown format, `UsageError` for a repeated file.
     """
     found = [(at, file) for at, path in enumerate(paths) for file in _files(Path(path))]
     seen: dict[str, Path] = {}
@@ -228,9 +237,10 @@ def _files(path: Path) -> list[Path]:
 
 
 def source_of(path: Path, root: str, kind: str | None = None) -> Source:
-    """Return one file, named by its path below `root`; `kind` replaces the format of its suffix.
+    """Return the file `path` as a source, named by its path below `root`.
 
-    Raises `InputError` if it is missing, or if neither its suffix nor `kind` is a known format.
+    `kind` overrides the format that the suffix means. Raises `InputError` if the file is missing,
+    or if there is no `kind` and the suffix is unknown.
     """
     absolute = os.path.abspath(path)  # noqa: PTH100 (resolve() would follow links)
     found_kind, compression = _kind(path)

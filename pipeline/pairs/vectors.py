@@ -1,10 +1,11 @@
-"""Vectors of the distinct texts of a build of pairs: read from a file, or made by an encoder.
+"""Vectors of the distinct texts of a build of pairs, read from a file or made by an encoder.
 
 A .npy file has one row for each text, in the order of the texts. A Parquet file has a column of
-texts, by which rows are found, and a column of lists of numbers; texts that no pair has are
+texts and a column of lists of numbers; rows are found by their text, and texts that no pair has are
 ignored. An encoder gets each distinct text once.
 
-NaN, infinity, a row of zeros and a row of another width are refused, with the text and its row.
+A vector with NaN or infinity, with zeros only, or of another width than the first is an
+`InputError` that names the text and the row.
 """
 
 from __future__ import annotations
@@ -28,17 +29,24 @@ from ..read.arrow import BatchLimits, arrow_errors, open_table
 from ..read.child_process import streamed_apart
 from ..read.sources import Source, check_unchanged, input_error, reading
 from ..staging.checkpoints import Checkpoints
-from .merge import Pairs
+from .merge import MergedPairs
 from .options import PairOptions
 from .search import Floats
-from .table import Inputs
+from .table import PairInputs
 
-__all__ = ["Embedding", "Vectors", "as_stored", "given_width", "read_vectors", "require_vectors"]
+__all__ = [
+    "EmbeddingStep",
+    "Vectors",
+    "as_stored",
+    "given_width",
+    "read_vectors",
+    "require_vectors",
+]
 
 Array = npt.NDArray[Any]
 
 _CHECKPOINT = 8192
-"""Texts whose encoded vectors form one checkpoint."""
+"""Number of texts whose encoded vectors form one checkpoint."""
 _FILES = ("question_embs", "source_embs", "keyword_embs")
 _NUMERIC = "fiu"
 _LIMITS = BatchLimits(rows=_CHECKPOINT, bytes=64 << 20)
@@ -46,7 +54,7 @@ _LIMITS = BatchLimits(rows=_CHECKPOINT, bytes=64 << 20)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Vectors:
-    """Vectors as they are stored: [n, dim] each, float32 or float16."""
+    """Vectors in the stored type, float32 or float16, [n, dim] each."""
 
     questions: Array
     sources: Array
@@ -54,12 +62,15 @@ class Vectors:
 
     @property
     def dim(self) -> int:
-        """Return the numbers in a vector."""
+        """Return the width of the vectors."""
         return int(self.questions.shape[1])
 
 
-def require_vectors(options: PairOptions, inputs: Inputs, pairs: Pairs) -> bool:
-    """Return whether an encoder is needed; raise `UsageError` if it is and none is given."""
+def require_vectors(options: PairOptions, inputs: PairInputs, pairs: MergedPairs) -> bool:
+    """Return whether some texts have no file of vectors, and so need an encoder.
+
+    Raises `UsageError` if an encoder is needed and the options name none.
+    """
     needed = {
         what: len(words)
         for what, words in _texts(pairs).items() if words and f"{what}_embs" not in inputs.others
@@ -74,39 +85,39 @@ def require_vectors(options: PairOptions, inputs: Inputs, pairs: Pairs) -> bool:
     return bool(needed)
 
 
-def _texts(pairs: Pairs) -> dict[str, list[str]]:
+def _texts(pairs: MergedPairs) -> dict[str, list[str]]:
     return {"question": pairs.questions, "source": pairs.sources, "keyword": pairs.keywords}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Embedding:
-    """Step that reads or encodes all vectors; each encoded block of texts is a checkpoint."""
+class EmbeddingStep:
+    """Step of a build that reads or encodes all vectors; encoded blocks are checkpoints."""
 
     options: PairOptions
-    inputs: Inputs
+    inputs: PairInputs
     encoder: TextEncoder | None
     checkpoints: Checkpoints
-    tell: Callable[[int, int], None]
+    progress: Callable[[int, int], None]
 
-    def of(self, pairs: Pairs) -> Vectors:
+    def vectors_of(self, pairs: MergedPairs) -> Vectors:
         """Return the vectors of all texts of `pairs`."""
         texts = _texts(pairs)
         found: dict[str, Array] = {}
         done, total = 0, sum(map(len, texts.values()))
         for what, words in texts.items():
             dim = found["question"].shape[1] if found else self.options.dim
-            found[what] = self._all(what, words, dim, partial(self._tell, done, total))
+            found[what] = self._all(what, words, dim, partial(self._report, done, total))
             done += len(words)
-            self.tell(done, total)
+            self.progress(done, total)
         return Vectors(
             questions=found["question"], sources=found["source"], keywords=found["keyword"]
         )
 
-    def _tell(self, before: int, total: int, done: int) -> None:
-        self.tell(before + done, total)
+    def _report(self, before: int, total: int, done: int) -> None:
+        self.progress(before + done, total)
 
     def _all(
-        self, what: str, texts: list[str], dim: int | None, tell: Callable[[int], None]
+        self, what: str, texts: list[str], dim: int | None, progress: Callable[[int], None]
     ) -> Array:
         source = self.inputs.others.get(f"{what}_embs")
         options = self.options
@@ -120,7 +131,7 @@ class Embedding:
             for start in range(0, len(texts), _CHECKPOINT):
                 width = parts[0].shape[1] if parts else None
                 parts.append(self._encoded(what, texts, start, width))
-                tell(start + len(parts[-1]))
+                progress(start + len(parts[-1]))
             vectors = np.concatenate(parts)
         if dim is not None and vectors.shape[1] != dim:
             expected = "--dim says" if what == "question" else "those of questions"
@@ -129,7 +140,7 @@ class Embedding:
                 where=source.name if source else f"--encoder {options.encoder}", code="E_DIM",
                 remedy="Make all embeddings with one encoder.",
             )  # fmt: skip
-        return as_stored(vectors, texts, what, dtype=options.dtype, normalise=options.normalise)
+        return as_stored(vectors, texts, what, dtype=options.dtype, normalize=options.normalise)
 
     def _encoded(self, what: str, texts: list[str], start: int, width: int | None) -> Floats:
         encoder = cast("TextEncoder", self.encoder)
@@ -148,8 +159,8 @@ def read_vectors(
 ) -> Floats:
     """Return float32 [texts, dim] from a .npy or Parquet file.
 
-    `what` names the texts in messages. `columns` are those of texts and of vectors in Parquet; with
-    `fold` the texts there are casefolded.
+    `what` names the texts in messages. `columns` are the names of the two columns of a Parquet
+    file, texts and vectors; with `fold` its texts are casefolded before the comparison.
     """
     check_unchanged(source)
     with reading(source.path):
@@ -163,8 +174,8 @@ def read_vectors(
     return found
 
 
-def given_width(options: PairOptions, inputs: Inputs) -> int:
-    """Return the numbers in a vector of the first file of vectors; 0 without a file."""
+def given_width(options: PairOptions, inputs: PairInputs) -> int:
+    """Return the width of the vectors in the first file of vectors; 0 without such a file."""
     source = next((inputs.others[name] for name in _FILES if name in inputs.others), None)
     if source is None:
         return 0
@@ -188,7 +199,7 @@ def _from_npy(source: Source, texts: Sequence[str], what: str) -> Floats:
 
 
 def _open_npy(source: Source) -> Array:
-    """Map a .npy file; raise `InputError` unless it holds vectors of numbers."""
+    """Map a .npy file into memory; raise `InputError` unless it is a numeric array [n, dim]."""
     again = "Write it with numpy.save, as numbers."
     with decoding(source.name, ".npy array", code="E_INPUT", remedy=again):
         array = np.lib.format.open_memmap(source.path, mode="r")
@@ -269,7 +280,10 @@ def _require_texts(kind: Any, source: Source, name: str) -> None:
 
 
 def _vectors(column: Any, where: str, first: int) -> Floats:
-    """Return a column of lists of one length as float32 [n, dim]."""
+    """Return an Arrow column of lists, all of one length, as float32 [n, dim].
+
+    `where` and `first`, the number of its first row, are for messages.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -290,7 +304,7 @@ def _vectors(column: Any, where: str, first: int) -> Floats:
 
 
 def _narrow(numbers: Array) -> Floats:
-    """Return `numbers` as float32; those beyond its range become infinite, refused later."""
+    """Return `numbers` as float32; those beyond its range become infinite, for `_check` to find."""
     with np.errstate(over="ignore"):
         return np.asarray(numbers, np.float32)
 
@@ -303,9 +317,9 @@ def _width(found: int, expected: int, where: str, row: int) -> InputError:
 
 
 def _check(vectors: Floats, texts: Sequence[str], what: str, where: str, first: int = 0) -> None:
-    """Raise `InputError` for the first row that is not finite, or all zero.
+    """Raise `InputError` for the first vector that is not finite or all zero.
 
-    `first` is the number of the first row in messages.
+    `first` is the row number of ``vectors[0]``, for the message.
     """
     for start in range(0, len(vectors), _CHECKPOINT):
         part = vectors[start : start + _CHECKPOINT]
@@ -323,10 +337,13 @@ def _check(vectors: Floats, texts: Sequence[str], what: str, where: str, first: 
 
 
 def as_stored(
-    vectors: Floats, texts: Sequence[str], what: str, *, dtype: str, normalise: bool
+    vectors: Floats, texts: Sequence[str], what: str, *, dtype: str, normalize: bool
 ) -> Array:
-    """Return `vectors` in `dtype`, with `normalise` at length 1; raise `InputError` on overflow."""
-    found = unit(vectors) if normalise else vectors
+    """Return `vectors` as `dtype`, divided by their lengths if `normalize`.
+
+    Raises `InputError` for a vector that overflows `dtype`, or becomes all zero in it.
+    """
+    found = unit(vectors) if normalize else vectors
     with np.errstate(over="ignore"):
         stored = found.astype(dtype)
     if dtype != "float32":

@@ -22,9 +22,9 @@ from dataprep.pipeline.build import build_embeddings, build_pairs
 from dataprep.pipeline.embeddings.convert import unit
 from dataprep.pipeline.embeddings.options import EmbeddingOptions
 from dataprep.pipeline.pairs.clusters import kmeans
-from dataprep.pipeline.pairs.csr import lists_of
+from dataprep.pipeline.pairs.csr import row_sets
 from dataprep.pipeline.pairs.options import PairOptions
-from dataprep.pipeline.pairs.search import Excluded, exact_scores, faiss_search, most_similar
+from dataprep.pipeline.pairs.search import Queries, exact_scores, faiss_search, most_similar
 from tests.support import SHARED_DATA, needs_shared_data
 
 faiss = pytest.importorskip("faiss", reason="make test-encoders installs it")
@@ -51,11 +51,11 @@ def test_faiss_finds_what_comparing_all_finds() -> None:
     middle = numbers.standard_normal((20, 32))
     sources = unit(middle[groups] + 0.5 * numbers.standard_normal((3000, 32)))
     questions = unit(middle[groups[:200]] + 0.5 * numbers.standard_normal((200, 32)))
-    own = lists_of(np.arange(200), np.arange(200), 200, 3000)
-    members = lists_of(groups, np.arange(3000), 20, 3000)
+    own = row_sets(np.arange(200), np.arange(200), 200, 3000)
+    members = row_sets(groups, np.arange(3000), 20, 3000)
     order = np.argsort(groups[:200], kind="stable")
     group = np.where(order % 5 == 0, -1, groups[:200][order])
-    outside = Excluded(question=order, group=np.sort(group), members=members, own=own)
+    outside = Queries(question=order, group=np.sort(group), members=members, own=own)
     expected = most_similar(questions, sources, 10, outside)
     np.testing.assert_array_equal(
         expected, faiss_search(questions, sources, 10, outside, probes=1 << 20)

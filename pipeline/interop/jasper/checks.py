@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import InputError
 
-from ..tensors import ForeignArray
+from ..tensors import FileArray
 from .names import ARRAYS
 
 __all__ = ["check_keywords", "check_pairs", "check_shapes", "check_splits", "doubtful_negatives"]
@@ -25,7 +25,7 @@ Ids = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 
 
-def check_shapes(columns: Mapping[str, ForeignArray], config: Mapping[str, Any]) -> dict[str, int]:
+def check_shapes(columns: Mapping[str, FileArray], config: Mapping[str, Any]) -> dict[str, int]:
     """Return the sizes Q, S, K, C, P, N and D; raise where arrays or config.json disagree."""
     sizes: dict[str, int] = {}
     origin: dict[str, str] = {}  # where each size comes from
@@ -51,7 +51,7 @@ def check_shapes(columns: Mapping[str, ForeignArray], config: Mapping[str, Any])
     return sizes
 
 
-def check_pairs(columns: Mapping[str, ForeignArray], sizes: Mapping[str, int]) -> None:
+def check_pairs(columns: Mapping[str, FileArray], sizes: Mapping[str, int]) -> None:
     """Raise `InputError` unless all numbers of `columns` are finite and in range."""
     for name in ARRAYS:
         if columns[name].dtype != "<i8":
@@ -99,7 +99,7 @@ def check_splits(splits: Mapping[str, Ids], files: Mapping[str, str], pairs: int
     return np.flatnonzero(owner < 0)
 
 
-def doubtful_negatives(columns: Mapping[str, ForeignArray], sizes: Mapping[str, int]) -> list[str]:
+def doubtful_negatives(columns: Mapping[str, FileArray], sizes: Mapping[str, int]) -> list[str]:
     """Return notes on negatives that are valid, but may harm training."""
     index, negatives = columns["pair_index"], columns["hard_negatives"]
     pairs = index.read(0, index.rows)
@@ -119,7 +119,7 @@ def doubtful_negatives(columns: Mapping[str, ForeignArray], sizes: Mapping[str, 
     return [f"{negatives.file}: {count} rows {what}" for what, count in found.items() if count]
 
 
-def _require_finite(column: ForeignArray) -> None:
+def _require_finite(column: FileArray) -> None:
     for start, block in column.blocks():
         bad = np.isfinite(block).reshape(len(block), -1).all(axis=1)
         if not bad.all():
@@ -129,7 +129,7 @@ def _require_finite(column: ForeignArray) -> None:
 
 
 def _require_inside(
-    column: ForeignArray, low: int, limit: int, what: str, *, place: int | None = None
+    column: FileArray, low: int, limit: int, what: str, *, place: int | None = None
 ) -> None:
     """Raise for the first number outside `low` to `limit` - 1, in all or the column `place`."""
     for start, block in column.blocks():
@@ -143,7 +143,7 @@ def _require_inside(
             )
 
 
-def _require_between(column: ForeignArray, low: float, high: float, slack: float) -> None:
+def _require_between(column: FileArray, low: float, high: float, slack: float) -> None:
     for start, block in column.blocks():
         bad = np.flatnonzero((block < low - slack) | (block > high + slack))
         if len(bad):
@@ -153,7 +153,7 @@ def _require_between(column: ForeignArray, low: float, high: float, slack: float
             )
 
 
-def _require_no_positive(columns: Mapping[str, ForeignArray]) -> None:
+def _require_no_positive(columns: Mapping[str, FileArray]) -> None:
     """Raise `InputError` where the source of a pair is among its negatives."""
     for start, negatives in columns["hard_negatives"].blocks(_ROWS):
         positives = columns["pair_index"].read(start, start + len(negatives))[:, 1:]

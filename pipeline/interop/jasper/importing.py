@@ -21,7 +21,7 @@ from dataprep.formats.manifest.arrays import FOREIGN, ArrayManifest
 from dataprep.formats.manifest.common import InputEntry, RecordCounts
 from dataprep.formats.write.dataset_writer import ArrayWriter
 
-from ..tensors import Done, ForeignArray
+from ..tensors import Done, FileArray
 from .checks import (
     check_keywords,
     check_pairs,
@@ -31,7 +31,7 @@ from .checks import (
 )
 from .curriculum import from_jasper
 from .names import ARRAYS, H5_NAME, INSPECTION, KEYWORDS
-from .read import Jasper, Prefer, open_jasper
+from .read import JasperDirectory, JasperForm, open_jasper
 
 __all__ = ["UNASSIGNED", "import_jasper", "order_name"]
 
@@ -46,7 +46,7 @@ def order_name(split: str) -> str:
 
 
 def import_jasper(
-    directory: Path, root: Path, *, prefer: Prefer | None = None, done: Done | None = None
+    directory: Path, root: Path, *, prefer: JasperForm | None = None, done: Done | None = None
 ) -> tuple[ArrayManifest, list[str]]:
     """Write the dataset of pairs that `directory` holds into `root`, an empty directory.
 
@@ -78,7 +78,9 @@ def import_jasper(
         return manifest, notes
 
 
-def _write_arrays(writer: ArrayWriter, jasper: Jasper, done: Done | None) -> dict[str, str]:
+def _write_arrays(
+    writer: ArrayWriter, jasper: JasperDirectory, done: Done | None
+) -> dict[str, str]:
     """Write all arrays; return the SHA-256 of the numbers of each."""
     digests = {}
     for name, rule in ARRAYS.items():
@@ -96,7 +98,7 @@ def _write_arrays(writer: ArrayWriter, jasper: Jasper, done: Done | None) -> dic
     return digests
 
 
-def _hashed(column: ForeignArray, digest: Any, done: Done | None) -> Iterator[npt.NDArray[Any]]:
+def _hashed(column: FileArray, digest: Any, done: Done | None) -> Iterator[npt.NDArray[Any]]:
     for _, block in column.blocks():
         digest.update(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
         yield block
@@ -104,7 +106,7 @@ def _hashed(column: ForeignArray, digest: Any, done: Done | None) -> Iterator[np
             done(block.nbytes)
 
 
-def _write_splits(writer: ArrayWriter, jasper: Jasper, rest: Ids) -> None:
+def _write_splits(writer: ArrayWriter, jasper: JasperDirectory, rest: Ids) -> None:
     for name, rows in jasper.splits.items():
         ordered = np.sort(rows)
         writer.split(name, ordered)
@@ -119,7 +121,7 @@ def _write_splits(writer: ArrayWriter, jasper: Jasper, rest: Ids) -> None:
 
 
 def _inputs(
-    directory: Path, jasper: Jasper, digests: dict[str, str], pairs: int
+    directory: Path, jasper: JasperDirectory, digests: dict[str, str], pairs: int
 ) -> tuple[InputEntry, ...]:
     """Return an input for each file, first the one whose rows are the pairs."""
     for name, rows in jasper.splits.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["ARRAYS", "H5_NAME", "INSPECTION", "KEYWORDS", "SPLITS", "Rule"]
+__all__ = ["ARRAYS", "H5_NAME", "INSPECTION", "KEYWORDS", "SPLITS", "ArraySchema"]
 
 FLOATS = ("<f4", "<f2")
 SINGLE = ("<f4",)
@@ -18,7 +18,7 @@ WHOLE = ("<i8",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
+class ArraySchema:
     """Requirements of an array: one of `dtypes`, and a shape of numbers and of sizes by letter."""
 
     dtypes: tuple[str, ...]
@@ -30,20 +30,20 @@ class Rule:
         return self.shape[0] != "P"
 
 
-ARRAYS: Mapping[str, Rule] = {
-    "question_embs": Rule(dtypes=FLOATS, shape=("Q", "D")),
-    "source_embs": Rule(dtypes=FLOATS, shape=("S", "D")),
-    "keyword_embs": Rule(dtypes=FLOATS, shape=("K", "D")),
-    "centroid_embs": Rule(dtypes=FLOATS, shape=("C", "D")),
-    "pair_index": Rule(dtypes=WHOLE, shape=("P", 2)),
-    "pair_cluster_id": Rule(dtypes=WHOLE, shape=("P",)),
-    "pair_relevance": Rule(dtypes=SINGLE, shape=("P",)),
-    "hard_negatives": Rule(dtypes=WHOLE, shape=("P", "N")),
-    "negative_tiers": Rule(dtypes=WHOLE, shape=("P", "N")),
-    "steering_centroid": Rule(dtypes=SINGLE, shape=("P", "D")),
-    "steering_keyword_weighted": Rule(dtypes=SINGLE, shape=("P", "D")),
-    "steering_residual": Rule(dtypes=SINGLE, shape=("P", "D")),
-    "centroid_distances": Rule(dtypes=SINGLE, shape=("P",)),
+ARRAYS: Mapping[str, ArraySchema] = {
+    "question_embs": ArraySchema(dtypes=FLOATS, shape=("Q", "D")),
+    "source_embs": ArraySchema(dtypes=FLOATS, shape=("S", "D")),
+    "keyword_embs": ArraySchema(dtypes=FLOATS, shape=("K", "D")),
+    "centroid_embs": ArraySchema(dtypes=FLOATS, shape=("C", "D")),
+    "pair_index": ArraySchema(dtypes=WHOLE, shape=("P", 2)),
+    "pair_cluster_id": ArraySchema(dtypes=WHOLE, shape=("P",)),
+    "pair_relevance": ArraySchema(dtypes=SINGLE, shape=("P",)),
+    "hard_negatives": ArraySchema(dtypes=WHOLE, shape=("P", "N")),
+    "negative_tiers": ArraySchema(dtypes=WHOLE, shape=("P", "N")),
+    "steering_centroid": ArraySchema(dtypes=SINGLE, shape=("P", "D")),
+    "steering_keyword_weighted": ArraySchema(dtypes=SINGLE, shape=("P", "D")),
+    "steering_residual": ArraySchema(dtypes=SINGLE, shape=("P", "D")),
+    "centroid_distances": ArraySchema(dtypes=SINGLE, shape=("P",)),
 }
 """Arrays, each a tensor in NAME.pt."""
 

@@ -24,27 +24,27 @@ from dataprep.formats.manifest.common import CONFIG_NAME, MAX_CONFIG_BYTES
 from dataprep.formats.storage import storage_errors
 
 from ..hdf5 import PLACES, array_at, damaged, data_set, decoding_hdf5, group, open_file
-from ..tensors import ForeignArray
+from ..tensors import FileArray
 from ..torch_pt import open_tensor, read_lists
 from .names import ARRAYS, H5_NAME, INSPECTION, KEYWORDS, SPLITS
 
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["Jasper", "Prefer", "open_jasper"]
+__all__ = ["JasperDirectory", "JasperForm", "open_jasper"]
 
 MAX_INSPECTION_BYTES = 1 << 30
-Prefer = Literal["pt", "hdf5"]
+JasperForm = Literal["pt", "hdf5"]
 Ids = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Jasper:
+class JasperDirectory:
     """Content of a directory; `files` are the names of splits and lists in messages."""
 
-    form: Prefer
+    form: JasperForm
     config: dict[str, Any]
-    columns: Mapping[str, ForeignArray]
+    columns: Mapping[str, FileArray]
     offsets: Ids
     ids: Ids
     splits: Mapping[str, Ids]
@@ -54,12 +54,12 @@ class Jasper:
 
 
 @contextlib.contextmanager
-def open_jasper(directory: Path, prefer: Prefer | None = None) -> Iterator[Jasper]:
+def open_jasper(directory: Path, prefer: JasperForm | None = None) -> Iterator[JasperDirectory]:
     """Open `directory` inside the block; `prefer` chooses where both forms exist.
 
     Raises `InputError` for files that are missing, invalid, or different in the two forms.
     """
-    forms: list[Prefer] = []
+    forms: list[JasperForm] = []
     if any((directory / f"{name}.pt").exists() for name in ARRAYS):
         forms.append("pt")
     if (directory / H5_NAME).exists():
@@ -79,7 +79,7 @@ def open_jasper(directory: Path, prefer: Prefer | None = None) -> Iterator[Jaspe
             yield stack.enter_context(_open_h5(directory))
 
 
-def _open_pt(directory: Path) -> Jasper:
+def _open_pt(directory: Path) -> JasperDirectory:
     present = [name for name in SPLITS if (directory / f"{name}_idx.pt").exists()]
     if not present:
         raise InputError(
@@ -90,7 +90,7 @@ def _open_pt(directory: Path) -> Jasper:
     offsets, ids = read_lists(directory / f"{KEYWORDS}.pt")
     files = {KEYWORDS: f"{KEYWORDS}.pt", **{name: f"{name}_idx.pt" for name in present}}
     splits = {name: split_rows(open_tensor(directory / files[name])) for name in present}
-    return Jasper(
+    return JasperDirectory(
         form="pt", config=_config(directory), columns=columns, offsets=offsets, ids=ids,
         splits=splits, files=files, inspection=_inspection(directory),
         left_out=_left_out(directory, {f"{name}.pt" for name in ARRAYS} | {*files.values()}),
@@ -98,7 +98,7 @@ def _open_pt(directory: Path) -> Jasper:
 
 
 @contextlib.contextmanager
-def _open_h5(directory: Path) -> Iterator[Jasper]:
+def _open_h5(directory: Path) -> Iterator[JasperDirectory]:
     path = directory / H5_NAME
     with open_file(path) as file:
         with decoding_hdf5(path.name):
@@ -109,7 +109,7 @@ def _open_h5(directory: Path) -> Iterator[Jasper]:
             offsets, ids = _h5_lists(file, place, columns["pair_index"].rows, path)
         files = {KEYWORDS: f"{path.name}:{place}"}
         files |= {name: f"{path.name}:splits/{name}" for name in present}
-        yield Jasper(
+        yield JasperDirectory(
             form="hdf5", config=_config(directory), columns=columns, offsets=offsets, ids=ids,
             splits={name: split_rows(column) for name, column in splits.items()}, files=files,
             inspection=_inspection(directory), left_out=_left_out(directory, set()),
@@ -132,7 +132,7 @@ def _h5_lists(file: h5py.File, place: str, pairs: int, path: Path) -> tuple[Ids,
     return offsets, np.concatenate([np.empty(0, np.int64), *lists])
 
 
-def split_rows(column: ForeignArray) -> Ids:
+def split_rows(column: FileArray) -> Ids:
     """Return the pair numbers of a split."""
     if column.dtype != "<i8" or len(column.shape) != 1:
         raise InputError(
@@ -184,7 +184,7 @@ def _left_out(directory: Path, taken: set[str]) -> tuple[str, ...]:
         return tuple(sorted(path.name for path in directory.iterdir() if path.name not in known))
 
 
-def _require_same(directory: Path, one: Jasper, other: Jasper) -> None:
+def _require_same(directory: Path, one: JasperDirectory, other: JasperDirectory) -> None:
     """Raise `InputError` unless both forms hold the same numbers."""
     difference = _difference(one, other)
     if difference is None:
@@ -198,7 +198,7 @@ def _require_same(directory: Path, one: Jasper, other: Jasper) -> None:
     )  # fmt: skip
 
 
-def _difference(one: Jasper, other: Jasper) -> tuple[str, str] | None:
+def _difference(one: JasperDirectory, other: JasperDirectory) -> tuple[str, str] | None:
     """Return a difference, and the .pt file that holds it."""
     for name, column in one.columns.items():
         found = _column_difference(column, other.columns[name])
@@ -213,7 +213,7 @@ def _difference(one: Jasper, other: Jasper) -> tuple[str, str] | None:
     return None
 
 
-def _column_difference(one: ForeignArray, other: ForeignArray) -> str | None:
+def _column_difference(one: FileArray, other: FileArray) -> str | None:
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return f"{one.dtype} {list(one.shape)} and {other.dtype} {list(other.shape)}"
     for start, block in one.blocks():

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from dataprep.pipeline.embeddings.convert import as_float32, narrow, store, unit, widen
-from dataprep.pipeline.embeddings.rows import Column, Values
+from dataprep.pipeline.embeddings.rows import Column, ColumnValues
 from tests.scenes.embed_inputs import arrays_of, build_vectors
 
 COLUMN = Column(name="v", field="v", kind="vector", width=4)
@@ -50,7 +50,7 @@ def refused(row: npt.NDArray[np.float64]) -> str | None:
 @given(ANY)
 def test_which_rows_are_refused(rows: npt.NDArray[np.float64]) -> None:
     """The one pass over a block and the plain look at each number agree."""
-    values = Values(array=rows)
+    values = ColumnValues(array=rows)
     found = as_float32(values, COLUMN)
     expected = {n: why for n, row in enumerate(rows) if (why := refused(row)) is not None}
     assert {row: problem.reason for row, problem in values.problems.items()} == expected
@@ -114,7 +114,7 @@ def test_int8_is_near(rows: npt.NDArray[np.float32]) -> None:
 @given(ANY)
 def test_float16_refusals(rows: npt.NDArray[np.float64]) -> None:
     """Exactly the rows that numpy turns to infinity, or wholly to zero."""
-    values = Values(array=rows)
+    values = ColumnValues(array=rows)
     floats = as_float32(values, COLUMN)
     stored, _, problems = store(floats, "float16", COLUMN)
     with np.errstate(over="ignore"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dataprep.formats.errors import UsageError
 from dataprep.pipeline.embeddings.convert import unit
 from dataprep.pipeline.pairs.clusters import by_keywords, centroids_of, fall_back, kmeans
-from dataprep.pipeline.pairs.csr import lists_of
+from dataprep.pipeline.pairs.csr import row_sets
 from dataprep.pipeline.pairs.options import Fallback
 
 
@@ -25,7 +25,7 @@ def test_item_111_majority_of_keywords(pairs: list[list[int]], cluster_of: list[
     """Item 111: the cluster of most distinct keywords, the lowest of equals, -1 of none."""
     flat = [(pair, word) for pair, words in enumerate(pairs) for word in words]
     owners, words = np.array(flat, np.int64).reshape(-1, 2).T
-    found = by_keywords(lists_of(owners, words, len(pairs), 8), np.array(cluster_of))
+    found = by_keywords(row_sets(owners, words, len(pairs), 8), np.array(cluster_of))
     for pair, mine in enumerate(pairs):
         votes = Counter(cluster_of[word] for word in set(mine) if cluster_of[word] >= 0)
         best = min((-count, cluster) for cluster, count in votes.items())[1] if votes else -1
@@ -76,7 +76,7 @@ def test_item_111_random_fallback_is_seeded() -> None:
 def test_centroids_are_means_of_members() -> None:
     """Zero of an empty cluster."""
     vectors = np.array([[1, 0], [3, 0], [0, 8]], np.float32)
-    members = lists_of(np.array([0, 0, 2]), np.array([0, 1, 2]), 3, 3)
+    members = row_sets(np.array([0, 0, 2]), np.array([0, 1, 2]), 3, 3)
     assert centroids_of(vectors, members).tolist() == [[2, 0], [0, 0], [0, 8]]
 
 

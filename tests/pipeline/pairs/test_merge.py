@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dataprep.formats.errors import DataprepError, InputError, RecordError
 from dataprep.pipeline.pairs.columns import parse_columns
-from dataprep.pipeline.pairs.merge import Cleaning, Merger, Pairs, ordered_labels
+from dataprep.pipeline.pairs.merge import MergedPairs, Merger, RowRules, ordered_labels
 from dataprep.pipeline.pairs.read import read_rows
 from dataprep.pipeline.pairs.splits import given_splits
 from dataprep.pipeline.pairs.table import find_tables
@@ -44,9 +44,9 @@ def write(path: Path, rows: list[Row]) -> Path:
     return path
 
 
-def merge(*paths: Path, columns: str = "", **cleaning: Any) -> tuple[Pairs, Merger]:
+def merge(*paths: Path, columns: str = "", **cleaning: Any) -> tuple[MergedPairs, Merger]:
     """All rows of the files, cleaned."""
-    merger = Merger(Cleaning(**cleaning))
+    merger = Merger(RowRules(**cleaning))
     for _, source in find_tables([str(path) for path in paths]):
         merger.start_input()
         for rows in read_rows(source, parse_columns(columns)):
@@ -54,9 +54,9 @@ def merge(*paths: Path, columns: str = "", **cleaning: Any) -> tuple[Pairs, Merg
     return merger.finish(), merger
 
 
-def words(pairs: Pairs, pair: int) -> set[str]:
+def words(pairs: MergedPairs, pair: int) -> set[str]:
     """The keywords of a pair."""
-    return {pairs.keywords[n] for n in pairs.keyword_lists.of(pair).tolist()}
+    return {pairs.keywords[n] for n in pairs.keyword_sets.of(pair).tolist()}
 
 
 ROWS: list[Row] = [

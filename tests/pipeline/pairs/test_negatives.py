@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dataprep.formats.errors import InputError
 from dataprep.pipeline.embeddings.convert import unit
 from dataprep.pipeline.pairs import negatives as pair_negatives
-from dataprep.pipeline.pairs.csr import Ints, Lists, lists_of
+from dataprep.pipeline.pairs.csr import Ints, RowSets, row_sets
 from dataprep.pipeline.pairs.draws import draw, keys_of
 from dataprep.pipeline.pairs.negatives import (
     mine,
@@ -24,7 +24,7 @@ from dataprep.pipeline.pairs.search import Floats, most_similar
 from dataprep.pipeline.pairs.table import Links
 from tests.support import examples
 
-Scene = tuple[Links, Floats, Floats, Lists, list[int]]
+Scene = tuple[Links, Floats, Floats, RowSets, list[int]]
 
 
 @st.composite
@@ -144,7 +144,7 @@ def test_workers_and_tiles_leave_no_trace() -> None:
 def test_near_clusters_are_the_nearest_with_sources() -> None:
     """An empty cluster is passed over, one's own sources are left out."""
     centroids = unit(np.array([[1, 0], [0.9, 0.1], [0.8, 0.3], [-1, 0]]))
-    members = lists_of(np.array([0, 0, 2, 2, 3]), np.array([0, 1, 1, 2, 3]), 4, 4)
+    members = row_sets(np.array([0, 0, 2, 2, 3]), np.array([0, 1, 1, 2, 3]), 4, 4)
     near = near_clusters(centroids, members, 1)
     assert [near.of(cluster).tolist() for cluster in range(4)] == [[2], [0, 1], [0], [1, 2]]
 

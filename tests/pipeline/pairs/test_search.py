@@ -8,19 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.pipeline.embeddings.convert import unit
-from dataprep.pipeline.pairs.csr import Ints, lists_of
-from dataprep.pipeline.pairs.search import Excluded, Floats, exact_scores, most_similar
+from dataprep.pipeline.pairs.csr import Ints, row_sets
+from dataprep.pipeline.pairs.search import Floats, Queries, exact_scores, most_similar
 from tests.support import examples
 
 
-def nothing(queries: int, sources: int) -> Excluded:
+def nothing(queries: int, sources: int) -> Queries:
     """Leaves nothing out."""
     none = np.full(queries, -1)
-    empty = lists_of(np.empty(0, np.int64), np.empty(0, np.int64), queries, sources)
-    return Excluded(question=np.arange(queries), group=none, members=empty, own=empty)
+    empty = row_sets(np.empty(0, np.int64), np.empty(0, np.int64), queries, sources)
+    return Queries(question=np.arange(queries), group=none, members=empty, own=empty)
 
 
-def by_looking_at_all(queries: Floats, sources: Floats, k: int, outside: Excluded) -> Ints:
+def by_looking_at_all(queries: Floats, sources: Floats, k: int, outside: Queries) -> Ints:
     """The plain way: one question at a time, every source in float64, a stable sort."""
     found = np.full((len(outside), k), -1, np.int64)
     for row, query in enumerate(queries[outside.question]):
@@ -34,7 +34,7 @@ def by_looking_at_all(queries: Floats, sources: Floats, k: int, outside: Exclude
 
 
 @st.composite
-def searches(draw: st.DrawFn) -> tuple[Floats, Floats, int, Excluded]:
+def searches(draw: st.DrawFn) -> tuple[Floats, Floats, int, Queries]:
     """Vectors with many equal ones and zeros among them, groups and own sources."""
     numbers = np.random.default_rng(draw(st.integers(0, 1 << 20)))
     queries, sources = draw(st.integers(1, 12)), draw(st.integers(1, 40))
@@ -42,14 +42,14 @@ def searches(draw: st.DrawFn) -> tuple[Floats, Floats, int, Excluded]:
     vectors = unit(kinds + draw(st.sampled_from([0.0, 1e-7])) * numbers.random(kinds.shape))
     asked = unit(numbers.integers(-1, 2, (queries, kinds.shape[1])))
     groups = draw(st.integers(1, 4))
-    members = lists_of(
+    members = row_sets(
         numbers.integers(0, groups, sources), np.arange(sources), groups, sources
     )  # fmt: skip
     owned, asks = draw(st.integers(0, 30)), draw(st.integers(1, 20))
-    own = lists_of(
+    own = row_sets(
         numbers.integers(0, queries, owned), numbers.integers(0, sources, owned), queries, sources
     )
-    outside = Excluded(
+    outside = Queries(
         group=np.sort(numbers.integers(-1, groups, asks)), members=members,
         question=numbers.integers(0, queries, asks), own=own,
     )  # fmt: skip
@@ -59,7 +59,7 @@ def searches(draw: st.DrawFn) -> tuple[Floats, Floats, int, Excluded]:
 @examples(40)
 @given(searches(), st.sampled_from([(1, 1), (2, 7), (5, 16), (256, 16384)]), st.integers(1, 3))
 def test_finds_what_looking_at_all_finds(
-    search: tuple[Floats, Floats, int, Excluded], tile: tuple[int, int], threads: int
+    search: tuple[Floats, Floats, int, Queries], tile: tuple[int, int], threads: int
 ) -> None:
     """Ties, zeros, fewer than k, groups and own sources: any tile, any number of threads."""
     expected = by_looking_at_all(*search)
@@ -86,9 +86,9 @@ def test_a_beginning_that_tells_nothing() -> None:
     away = np.array([-1.0, 0.0]) + 0.01 * numbers.standard_normal((2100, 2))
     near = np.array([1.0, 0.0]) + 0.5 * numbers.standard_normal((2500, 2))
     query, sources = unit(np.array([[1, 0], [1, 0.1]])), unit(np.concatenate([away, near]))
-    hidden = lists_of(np.zeros(2100, np.int64), np.arange(2100), 1, len(sources))
+    hidden = row_sets(np.zeros(2100, np.int64), np.arange(2100), 1, len(sources))
     own = nothing(2, len(sources)).own
-    outside = Excluded(
+    outside = Queries(
         question=np.arange(2), group=np.array([-1, 0]), members=hidden, own=own
     )  # fmt: skip
     expected = by_looking_at_all(query, sources, 5, outside)

@@ -16,8 +16,8 @@ from dataprep.pipeline.encode.encoder import TextEncoder, load_encoder
 from dataprep.pipeline.encode.options import Encoder
 from dataprep.pipeline.pairs import vectors as pair_vectors
 from dataprep.pipeline.pairs.options import PairOptions
-from dataprep.pipeline.pairs.table import Inputs, source_of
-from dataprep.pipeline.pairs.vectors import Embedding, as_stored, read_vectors
+from dataprep.pipeline.pairs.table import PairInputs, source_of
+from dataprep.pipeline.pairs.vectors import EmbeddingStep, as_stored, read_vectors
 from dataprep.pipeline.read.sources import Source
 from dataprep.pipeline.staging.checkpoints import Checkpoints
 from dataprep.pipeline.staging.directory import Staging
@@ -146,9 +146,10 @@ def embedded(tmp_path: Path, texts: list[str], encoder: Encoder, batch: int = 2)
     options = PairOptions(input=("none",), out=tmp_path / "out", encoder="e", batch_size=batch)
     staging = Staging(tmp_path / "out", "0" * 16)
     staging.create()
-    step = Embedding(
-        options=options, inputs=Inputs(tables=(), splits=(), others={}, fingerprints=()),
-        encoder=TextEncoder("e", encoder), checkpoints=Checkpoints(staging), tell=lambda *_: None,
+    step = EmbeddingStep(
+        options=options, inputs=PairInputs(tables=(), splits=(), others={}, fingerprints=()),
+        encoder=TextEncoder("e", encoder), checkpoints=Checkpoints(staging),
+        progress=lambda *_: None,
     )  # fmt: skip
     return step._all("question", texts, None, lambda _: None)
 
@@ -216,10 +217,10 @@ def test_what_is_stored_fits_its_type() -> None:
     """Length 1 where asked for; an overflow or a vanishing row in float16 is named."""
     vectors = np.array([[3, 4], [1e6, 0]], np.float32)
     with pytest.raises(DataprepError, match="of the x 'b' does not fit float16"):
-        as_stored(vectors, TEXTS, "x", dtype="float16", normalise=False)
-    found = as_stored(vectors, TEXTS, "x", dtype="float16", normalise=True)
+        as_stored(vectors, TEXTS, "x", dtype="float16", normalize=False)
+    found = as_stored(vectors, TEXTS, "x", dtype="float16", normalize=True)
     assert found.dtype == np.float16
     np.testing.assert_allclose(found, [[0.6, 0.8], [1.0, 0.0]], atol=1e-3)
     tiny = np.array([[1e-30, 0]], np.float32)
     with pytest.raises(DataprepError, match="does not fit"):
-        as_stored(tiny, TEXTS, "x", dtype="float16", normalise=False)
+        as_stored(tiny, TEXTS, "x", dtype="float16", normalize=False)

@@ -71,7 +71,7 @@ def read_vectors(path: Path) -> None:
         ("parquet", targets._rows, arrow_rows, "arrow_rows"),
         ("hf", targets._rows, arrow_rows, "arrow_rows"),
         ("arrow", targets._rows, arrow_rows, "arrow_rows"),
-        ("parquet", read_pairs, read.Rows, "add"),
+        ("parquet", read_pairs, read.TableRows, "add"),
         ("parquet", read_vectors, vectors, "_vectors"),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
