@@ -19,6 +19,7 @@ import numpy.typing as npt
 from dataprep.formats.files import npy
 from dataprep.formats.files.index_file import head, index_size, tail
 from dataprep.formats.manifest import tokens as manifests
+from dataprep.formats.manifest.common import dump_json
 from dataprep.formats.manifest.tokens import (
     FileEntry,
     InputEntry,
@@ -77,7 +78,7 @@ def write_dataset(
         documents=documents, tokens=tokens, text_bytes=0,
         zero_token_documents=0, shards=tuple(entries),
     )  # fmt: skip
-    data = manifests.dump(_manifest(split, dtype, documents, tokenizer, content, files))
+    data = dump_json(_manifest(split, dtype, documents, tokenizer, content, files))
     (path / manifests.CONFIG_NAME).write_bytes(data)
     return path
 

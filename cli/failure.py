@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import click
 
 from dataprep.formats.errors import DataprepError, StorageError, UsageError
-from dataprep.formats.files.paths import without_directory
+from dataprep.formats.files.paths import removed_directory
 
 from . import output
 
@@ -113,7 +113,7 @@ def _problem(error: click.ClickException) -> str:
 
 
 def _from_system(error: OSError) -> StorageError:
-    if error.errno == errno.ENOENT and error.filename is None and (gone := without_directory()):
+    if error.errno == errno.ENOENT and error.filename is None and (gone := removed_directory()):
         return gone
     where = error.filename if error.filename is not None else None
     code, remedy = _SYSTEM.get(error.errno or 0, ("E_IO", _CHECK))

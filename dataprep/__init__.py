@@ -5,10 +5,10 @@
 
     loader = dataprep.create_loader("shards", "train", batch_size=32, seq_len=2048, seed=0)
 
-Importing this package imports none of torch, datasets, tokenizers or pyarrow: each name below is
-loaded when it is first used. All other public names stand in the modules `dataprep.collate`,
-`datasets`, `errors`, `external`, `interop`, `profile`, `seeding` and `text`; `dataprep.NAME` finds
-them too, so that code written before there were such modules works.
+Importing dataprep imports none of torch, datasets, tokenizers and pyarrow: a name is loaded on
+first use. `__all__` lists the main names. The others are in the modules `dataprep.collate`,
+`datasets`, `errors`, `external`, `interop`, `profile`, `seeding` and `text`, and `dataprep.NAME`
+finds them as well, for code that was written before these modules existed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_HOME = {
+_HOME = {  # the module of each name in `__all__`
     "BuildOptions": "pipeline.options",
     "BuildReport": "pipeline.report",
     "ChatOptions": "pipeline.chat.options",
@@ -107,7 +107,7 @@ _HOME = {
     "verify": "formats.verify.verify",
 }
 _MODULES = ("collate", "datasets", "errors", "external", "interop", "profile", "seeding", "text")
-_ELSEWHERE = {
+_ELSEWHERE = {  # the public module of each other name
     "ArrayData": "datasets",
     "Audio": "collate",
     "Buckets": "external",

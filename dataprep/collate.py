@@ -1,4 +1,4 @@
-"""Collate functions from lists of samples to padded batches, and their registry."""
+"""Collate functions, which make padded batches from lists of samples, and their registry."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Map-style torch datasets of the rows of a build, and what opens arrays and pairs return.
+"""Torch datasets over builds, and the types that `open_arrays` and `open_pairs` return.
 
-All of them work in a stock `torch.utils.data.DataLoader`, `Subset`, `ConcatDataset` and
-`random_split`. `create_loader` makes them from row specs.
+`StreamDataset` is iterable. The other datasets are map-style: `create_loader` makes them from row
+specs, and they work in a stock `torch.utils.data.DataLoader`, `Subset`, `ConcatDataset` and
+`random_split`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Other systems' formats: detection and conversion, both ways."""
+"""Detection of datasets in the formats of other systems, and conversion from and to them."""
 
 from __future__ import annotations
 

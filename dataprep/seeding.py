@@ -1,4 +1,4 @@
-"""Seeds of the random generators of a run, and the epoch of loaders."""
+"""Functions that seed the random generators of a run and set the epoch of its loaders."""
 
 from __future__ import annotations
 

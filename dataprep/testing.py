@@ -1,6 +1,6 @@
 """Conformance suites for kinds of builds and for executors.
 
-A test of a new implementation calls them; they raise `AssertionError` where it breaks a rule of
+The tests of a new kind or executor call them. They raise `AssertionError` if it breaks a rule of
 `dataprep.pipeline.kinds` or `dataprep.pipeline.execute.executor`.
 """
 
@@ -28,12 +28,13 @@ class _StoppedError(Exception):
 
 
 def check_kind(make_kind: Callable[[], Kind[Any, Any, Any]], options: Any) -> None:
-    """Check that a kind builds as every kind must.
+    """Check that a kind keeps the rules of all kinds of builds.
 
-    `options` describe a build of at least two units into a directory that does not exist. Five
-    builds are made beside it: with one worker, with two, again, stopped and resumed, and estimated.
-    Equal options must give equal bytes, a finished build is recognised, the work of a stopped one
-    is kept, the dataset passes verify, and nothing else is left on the disk.
+    `options` describe a build of at least two units; their `out` must not exist. The check
+    estimates the build and runs it into directories beside `out`: with one worker, a second time
+    over the finished dataset, with two workers, and stopped and then resumed. All datasets must
+    have equal bytes and pass `verify`, a finished build must be reused, the finished units of a
+    stopped one resumed, and no other file may be left.
     """
     out = Path(options.out)
     places = [out.with_name(f"{out.name}-{name}") for name in ("one", "two", "stopped")]
@@ -80,9 +81,9 @@ def check_executor(
 ) -> None:
     """Check that an executor runs the `units` units of the plan in `staging`, none of them done.
 
-    Every unit must end in one event that says finished, and then be in the staging directory.
-    `begun` is called once. Where unit `failing` is bad, its event says why, and others finish.
-    What the callback raises must come out.
+    The executor must call `begun` once and report the end of each unit by one event. A finished
+    unit must be in the staging directory. If unit `failing` cannot be built, its event must not say
+    finished; the check then stops the run by an exception in the callback, which must reach it.
     """
     executor = make_executor()
     _require(executor.count >= 1, "an executor does at least one unit at once")

@@ -1,11 +1,11 @@
-"""Token windows straight from text, as document 004 of this project shows, without a build step.
+"""Loaders of token windows straight from text files, without a separate build step.
 
     train, val = create_dataloaders("train.jsonl", "val.jsonl", tokenizer, seq_length=128)
 
-The one place where building and serving meet. The dataset is built in a cache and kept there by
-content (`dataprep.pipeline.text_cache`): ``$DATAPREP_CACHE/texts``, else ``~/.cache/dataprep``.
-What comes out is that of `create_loader`: memory-mapped ids of 2 or 4 bytes, seeded orders, any
-ranks and workers, exact resume. For more than some gigabytes use `dataprep build`.
+The texts are built into a dataset in a cache, which later calls find by the content of the files
+(`dataprep.pipeline.text_cache`): ``$DATAPREP_CACHE/texts``, else ``~/.cache/dataprep/texts``. The
+loaders are those of `create_loader`: memory-mapped ids of 2 or 4 bytes, seeded orders, any number
+of ranks and workers, exact resume. For more than a few gigabytes use `dataprep build`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dataprep.runtime.types import Labels
 
 __all__ = ["create_dataloaders", "text_windows"]
 
-_Place = str | os.PathLike[str]
+_Path = str | os.PathLike[str]
 _OPTION = re.compile(r"--([a-z][a-z-]*)(?: (skip|none)\b)?")
 _PHRASES = (
     ("--format jsonl|text|parquet", "is_jsonl=True for JSONL, or is_jsonl=False for text"),
@@ -44,7 +44,7 @@ _ROLES = ("bos_token", "eos_token", "pad_token")
 
 
 def text_windows(
-    data_path: _Place,
+    data_path: _Path,
     tokenizer: Any = None,
     seq_length: int = 128,
     is_jsonl: bool | None = None,
@@ -57,13 +57,12 @@ def text_windows(
     bos: str = "auto",
     eos: str = "auto",
     on_error: Literal["error", "skip"] = "error",
-    cache_dir: _Place | None = None,
+    cache_dir: _Path | None = None,
 ) -> WindowDataset | PackedDataset:
-    """Return the windows of a text file, map-style: dicts of int64 `input_ids` and `labels`
-    [seq_length].
+    """Return a map-style dataset of the token windows of a text file.
 
-    `stride` is in tokens from one window to the next, None: `seq_length`, so that each token is
-    input once. All arguments are those of `create_dataloaders`; so are the errors.
+    A sample is a dict of int64 tensors `input_ids` and `labels` [seq_length]. Arguments and errors
+    are those of `create_dataloaders`.
 
         >>> text_windows("stories.txt", seq_length=64)[0]["labels"].shape   # doctest: +SKIP
         torch.Size([64])
@@ -80,12 +79,12 @@ def text_windows(
     try:
         return WindowDataset(split, seq_len=seq_length, stride=stride, labels=labels)
     except InputError as error:
-        raise _explained(error, data_path, split) from None
+        raise _about_file(error, data_path, split) from None
 
 
 def create_dataloaders(  # noqa: PLR0917  (the names and the order that callers know)
-    train_path: _Place,
-    val_path: _Place | None = None,
+    train_path: _Path,
+    val_path: _Path | None = None,
     tokenizer: Any = None,
     batch_size: int = 16,
     seq_length: int = 128,
@@ -107,41 +106,45 @@ def create_dataloaders(  # noqa: PLR0917  (the names and the order that callers 
     dp_rank: int | None = None,
     dp_size: int | None = None,
     multiprocessing_context: str | None = None,
-    cache_dir: _Place | None = None,
+    cache_dir: _Path | None = None,
 ) -> tuple[Loader, Loader | None]:
-    """Return a loader to train on, shuffled each epoch, and one to validate on, in stored order.
+    """Return a training loader, shuffled each epoch, and a validation loader, in stored order.
 
     Arguments:
         train_path, val_path: JSONL or plain text, compressed or not; a file, a folder or a glob.
-            Without a `val_path` there is no validation loader.
-        tokenizer: None: the built-in one. A path or name as `dataprep build` takes; a
-            `tokenizers.Tokenizer`, or what has one as `backend_tokenizer`, as in transformers; or
-            whatever has `encode(text)` that gives a list of ids or a dict with `input_ids`. The
-            last is asked for all documents at each call, and gives all special tokens itself; of
-            the others, text that spells a special token stays text.
+            Without a `val_path` the validation loader is None.
+        tokenizer: None for the built-in one; a path or a name, as for `dataprep build`; a
+            `tokenizers.Tokenizer`, or an object with one as `backend_tokenizer`, as transformers
+            has; or any object whose `encode(text)` returns a list of ids or a dict with
+            `input_ids`. Such an object adds all special tokens itself, and every call encodes all
+            documents again. With the others, text that spells a special token is encoded as text.
         batch_size: rows per step and rank.
         seq_length: tokens per row.
-        num_workers: worker processes. A thread of this process, with 0, is faster.
-        is_jsonl: what the files hold; None: as their names say (.jsonl, .json, .txt, .md, ...).
-        field: of JSONL: where the text is; dots reach into nested objects.
-        document: of plain text: a ``"block"`` ends at a blank line; or ``"line"``, or ``"file"``.
-        stride: of the training windows: tokens from the start of one to that of the next. None:
-            `seq_length`.
-        cross_documents: windows of one stream, documents end to end. False: rows of whole documents
-            side by side, padded, with `position_ids` that begin anew; no label is of another
-            document than its input.
-        labels: ``"shifted"``: label j is the token after input j; ``"unshifted"``: equal to the
-            inputs, for models that shift inside; None.
-        bos, eos: the tokens around a document: ``"auto"``, as the tokenizer says; ``"none"``; or a
-            token.
-        on_error: of a line that cannot be used: stop, or leave it out. Either names the line.
-        drop_last: of training, leave out what does not fill the last batch. Validation is complete.
-        cache_dir: instead of ``$DATAPREP_CACHE/texts``.
+        num_workers: number of worker processes; 0 for a thread of this process, which is faster.
+        is_jsonl: True for JSONL, False for plain text, None to decide by the names of the files
+            (.jsonl, .json, .txt, .md, ...).
+        field: key of the text in a JSONL record; dots reach into nested objects.
+        document: unit of plain text that is one document: ``"block"``, which ends at a blank line,
+            ``"line"``, or ``"file"``.
+        stride: tokens from the start of one training window to the start of the next; None for
+            `seq_length`, so that each token is an input once.
+        cross_documents: True for windows of one stream of all documents, end to end. False for
+            padded rows of whole documents side by side, with `position_ids` that start again at
+            each document; no label is from another document than its input.
+        labels: ``"shifted"``: label j is the token after input j; ``"unshifted"``: labels equal the
+            inputs, for models that shift them; None: no labels.
+        bos, eos: token added before and after each document: ``"auto"`` for the choice of the
+            tokenizer, ``"none"``, or a token.
+        on_error: ``"error"`` to stop at a line that cannot be used, ``"skip"`` to leave it out with
+            a warning. Both name the line.
+        drop_last: True to leave out training rows that do not fill the last batch. Validation is
+            always complete.
+        cache_dir: directory of the cache, in place of ``$DATAPREP_CACHE/texts``.
 
-    The other arguments are those of `create_loader`. Raises `RecordError` with file and line for a
-    bad record, `InputError` for a corpus too short for one window, with its tokens, and
-    `UsageError` for one too short for one batch. The first call costs a build (a second, and a
-    second for each hundred megabytes), later ones the reading of the files.
+    The other arguments are those of `create_loader`. Raises `RecordError`, with file and line, for
+    a bad record, `InputError`, with the number of tokens, for a corpus too short for one window,
+    and `UsageError` for one too short for one batch. The first call takes as long as a build (a
+    second, and another for each hundred megabytes), later ones as long as reading the files.
 
         >>> train, val = create_dataloaders("train.txt", "val.txt", seq_length=64)  # doctest: +SKIP
         >>> for batch in train:                                                     # doctest: +SKIP
@@ -157,7 +160,7 @@ def create_dataloaders(  # noqa: PLR0917  (the names and the order that callers 
             raise UsageError("means nothing with cross_documents=False", where="stride")
         return Packed(seq_length, labels=labels, position_ids=True)
 
-    def loader(path: _Place, *, train: bool) -> Loader:
+    def loader(path: _Path, *, train: bool) -> Loader:
         split = _split(
             path, tokenizer, is_jsonl, field=field, document=document, bos=bos, eos=eos,
             on_error=on_error, cache_dir=cache_dir,
@@ -170,14 +173,14 @@ def create_dataloaders(  # noqa: PLR0917  (the names and the order that callers 
                 multiprocessing_context=multiprocessing_context,
             )  # fmt: skip
         except InputError as error:
-            raise _explained(error, path, split) from None
+            raise _about_file(error, path, split) from None
 
     train = loader(train_path, train=True)
     return train, None if val_path is None else loader(val_path, train=False)
 
 
 def _split(
-    path: _Place, tokenizer: Any, is_jsonl: bool | None, *, cache_dir: _Place | None, **reading: Any
+    path: _Path, tokenizer: Any, is_jsonl: bool | None, *, cache_dir: _Path | None, **reading: Any
 ) -> Split:
     require(
         isinstance(path, str | os.PathLike),
@@ -187,7 +190,7 @@ def _split(
     require(is_jsonl in (None, True, False), "is_jsonl", f"must be a bool or None: {is_jsonl!r}")
     cache = default_plan_dir().parent / "texts" if cache_dir is None else local_path(cache_dir)
     source = TextSource(
-        path=(os.fspath(path),), is_jsonl=is_jsonl, **_spelled(tokenizer), **reading
+        path=(os.fspath(path),), is_jsonl=is_jsonl, **_tokenizer_fields(tokenizer), **reading
     )  # fmt: skip
     try:
         return cached_texts(source, cache.absolute()).split(SPLIT)
@@ -196,14 +199,14 @@ def _split(
 
 
 def _in_python(error: DataprepError) -> DataprepError:
-    """Return the error with options of the command line as arguments of these functions."""
+    """Return the error with arguments of these functions in place of command-line options."""
 
-    def spoken(text: str | None) -> str | None:
+    def rewritten(text: str | None) -> str | None:
         for phrase, instead in _PHRASES:
             text = text and text.replace(phrase, instead)
         return text and _OPTION.sub(_argument, text)
 
-    error.where, error.remedy = spoken(error.where), spoken(error.remedy)
+    error.where, error.remedy = rewritten(error.where), rewritten(error.remedy)
     return error
 
 
@@ -212,8 +215,8 @@ def _argument(option: re.Match[str]) -> str:
     return f"{name}={option[2]!r}" if option[2] else name
 
 
-def _spelled(tokenizer: Any) -> dict[str, Any]:
-    """Return the tokenizer as a name, as its file, or as a function."""
+def _tokenizer_fields(tokenizer: Any) -> dict[str, Any]:
+    """Return the fields of `TextSource` for a name, a file or a function as the tokenizer."""
     if tokenizer is None or isinstance(tokenizer, str | os.PathLike):
         return {"tokenizer": None if tokenizer is None else os.fspath(tokenizer)}
     named = {role: getattr(tokenizer, role, None) for role in _ROLES}
@@ -230,8 +233,8 @@ def _spelled(tokenizer: Any) -> dict[str, Any]:
     }
 
 
-def _explained(error: InputError, path: _Place, split: Split) -> InputError:
-    """Return the error about the file instead of the split, which the caller does not know."""
+def _about_file(error: InputError, path: _Path, split: Split) -> InputError:
+    """Return an error of too few tokens as one about the file, not about the split of the cache."""
     if error.code != "E_TOO_FEW_TOKENS":
         return error
     return InputError(

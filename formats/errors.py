@@ -164,13 +164,13 @@ class RecordError(InputError):
     default_code = "E_RECORD"
 
 
-_OF_FILES = (IntegrityError, StorageError, IncompatibleError)
+_FILE_ERRORS = (IntegrityError, StorageError, IncompatibleError)
 
 
 def name_dataset(error: DataprepError, path: object) -> None:
-    """Add the dataset at `path` to the place of `error`, for callers with several datasets open.
+    """Add the dataset at `path` to `error.where`, for callers with several datasets open.
 
-    Files have the same names in all datasets. Places that are arguments or absolute paths stay.
+    Files have the same names in all datasets. An argument or an absolute path as `where` stays.
 
     >>> error = IntegrityError("is missing", where="train/tokens-00000.bin", code="E_MISSING")
     >>> name_dataset(error, "code")
@@ -180,7 +180,7 @@ def name_dataset(error: DataprepError, path: object) -> None:
     where = error.where
     if where is None or Path(where).is_absolute() or error.code == "E_PLAN":
         return
-    if isinstance(error, _OF_FILES):
+    if isinstance(error, _FILE_ERRORS):
         error.where = f"{path}/{where}"
     elif isinstance(error, InputError):  # of a split or a document
         error.where = f"{where} of {path}"
@@ -197,7 +197,7 @@ def naming_dataset(path: object) -> Iterator[None]:
 
 
 def describe_exit(status: int) -> str:
-    """Return in words how a process ended, from its exit code or negative signal number.
+    """Return a phrase for the end of a process, from its exit code or negative signal number.
 
     >>> describe_exit(-9), describe_exit(-35), describe_exit(3)
     ('was killed by SIGKILL', 'was killed by signal 35', 'ended with status 3')

@@ -24,7 +24,7 @@ ErrorTypes = type[Exception] | tuple[type[Exception], ...]
 _DATA_ERRORS = (None, errno.EINVAL, errno.EOVERFLOW, errno.ESPIPE)
 """Numbers of OSErrors that damaged files cause: libraries seek to the offsets that files name."""
 _UNREAL_BYTES = 1 << 44
-"""An allocation of this size is asked for by damaged files only."""
+"""Allocations of this size and more are requested only because of damaged files."""
 _MAX_REASON = 200  # characters
 
 

@@ -210,7 +210,7 @@ def unnamed_file(label: str, size: int) -> IO[bytes]:
 
 @contextlib.contextmanager
 def scratch_directory(parent: Path, prefix: str) -> Iterator[Path]:
-    """Create a directory with a name of its own in `parent`; remove it after the block."""
+    """Create a directory with a unique name in `parent`; remove it after the block."""
     import tempfile
 
     with storage_errors(parent):
@@ -220,9 +220,9 @@ def scratch_directory(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def open_for_update(path: Path, flags: int, *, create: bool) -> int:
-    """Open `path` with `flags` and return its descriptor; `create` it for this user alone.
+    """Open `path` with `flags` and return its descriptor.
 
-    Raises `OSError`.
+    With `create`, a missing file is made, for this user alone. Raises `OSError`.
     """
     return os.open(path, flags | (os.O_CREAT if create else 0), 0o600)
 
@@ -246,7 +246,7 @@ def remove_empty_directory(path: Path) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Rename `source` to `target`, without a sync: for names that no reader depends on."""
+    """Rename `source` to `target` without a sync; after a crash it may have the old name."""
     with storage_errors(target):
         source.rename(target)
 
@@ -377,6 +377,7 @@ def replace_directory(source: Path, target: Path) -> None:
 
 
 def _exchange(source: Path, target: Path) -> bool:
+    """Exchange two directories in one step; return False where the kernel cannot."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):

@@ -1,1 +1,1 @@
-"""Single files: `.npy`, `.safetensors`, index files, safe opening, paths, foreign layouts."""
+"""Single files: `.npy`, `.safetensors`, index files, safe opening, paths, other layouts."""

@@ -53,7 +53,6 @@ _LIMIT = (1 << 31) - 1  # larger sizes and offsets go to a 64-bit field, as zipf
 _MAX32 = (1 << 32) - 1
 _MODE = 0o644 << 16
 
-
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """First bytes of the files of torch.save that are not ZIP archives."""
 _AROUND = 1 << 20  # bytes beside the numbers; torch needs some thousands
@@ -136,7 +135,7 @@ def _damaged(path: Path, problem: str) -> IntegrityError:
 
 
 def head(count: int) -> bytes:
-    """Return the bytes before the numbers; their count is a multiple of 64."""
+    """Return the bytes before the `count` numbers; their size is a multiple of 64."""
     data = b""
     for member in _small_members(count):
         data += _local(member) + member.data + _after(member)
@@ -144,7 +143,7 @@ def head(count: int) -> bytes:
 
 
 def tail(count: int, crc: int) -> bytes:
-    """Return the bytes after the numbers, whose CRC-32 is `crc`."""
+    """Return the bytes after the `count` numbers, whose CRC-32 is `crc`."""
     pickle, order = _small_members(count)
     at = len(_local(pickle)) + len(pickle.data) + len(_after(pickle))
     order = order._replace(offset=at)
@@ -344,14 +343,14 @@ def _check_others(
     pickle = texts.get(f"{root}/data.pkl", b"")
     if not _INT64.search(pickle):
         raise ValueError("its data.pkl tells of no int64 tensor")
-    if count > 1 and not _vector(count).search(pickle):  # the order of fewer is no question
+    if count > 1 and not _vector(count).search(pickle):  # fewer numbers have one order
         raise ValueError(f"its data.pkl tells of no contiguous vector of {count} numbers")
     if texts.get(f"{root}/byteorder", b"little") != b"little":
         raise ValueError("its numbers are not little-endian")
 
 
 def _vector(count: int) -> re.Pattern[bytes]:
-    """Return the pattern that follows the storage: offset 0, shape [count], stride [1]."""
+    """Return the pattern that follows the storage in the pickle: offset 0, [count], stride [1]."""
     lengths = [b"K" + bytes([count])] if count < 1 << 8 else []
     lengths += [b"M" + struct.pack("<H", count)] if count < 1 << 16 else []
     lengths += [b"J" + struct.pack("<i", count)] if count < 1 << 31 else []
@@ -361,7 +360,7 @@ def _vector(count: int) -> re.Pattern[bytes]:
 
 
 def _alone(numbers: list[bytes]) -> bytes:
-    """Return the pattern of a tuple with one number, given the encodings of the number."""
+    """Return the pattern of a tuple with one number, which has any of these encodings."""
     number = b"(?:" + b"|".join(map(re.escape, numbers)) + b")"
     return rb"(?:" + number + rb"\x85|\(" + number + rb"t)" + _MEMO
 

@@ -1,8 +1,8 @@
 """`.npy` headers, written and read without numpy's pickle path.
 
 Only version 1.0, C order and the little-endian types of datasets are accepted, and the header must
-describe exactly the file that holds it. The start of the numbers follows from the size of the file;
-the length field of the header must agree with it, and padding is free. See
+describe exactly the file that holds it. The start of the numbers follows from the size of the file,
+and the length field of the header must agree with it. Any padding is accepted. See
 https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 """
 
@@ -35,15 +35,16 @@ __all__ = [
 
 PAGE = 4096
 """Shards of arrays begin their numbers at a multiple of this: direct I/O and maps need it."""
-_MAGIC = b"\x93NUMPY\x01\x00"
 ALIGN = 64
+"""numpy begins the numbers of a file at a multiple of this."""
+_MAGIC = b"\x93NUMPY\x01\x00"
 _LONGEST = 1 << 16  # bytes of a header: the largest multiple of 64 that its length field can say
 
 
 def header(dtype: str, shape: tuple[int, ...], align: int = ALIGN) -> bytes:
-    """Return the bytes before the numbers; their count is a multiple of `align`.
+    """Return the header of a file; its size is a multiple of `align` bytes.
 
-    With 64 they equal the bytes that numpy writes.
+    With 64 it equals the header that numpy writes.
 
     >>> header("<u8", (3,))[:8]
     b'\\x93NUMPY\\x01\\x00'
@@ -66,9 +67,9 @@ def file_size(dtype: str, shape: tuple[int, ...], align: int = ALIGN) -> int:
 
 
 def begin(size: int, dtype: str, shape: tuple[int, ...]) -> int | None:
-    """Return where the numbers begin in a file of `size` bytes: its size less theirs.
+    """Return where the numbers of an array begin in a file of `size` bytes: its size less theirs.
 
-    None if no header has that size, so that the file is not this array.
+    Returns None if no header has that size, so that the file does not hold the array.
 
     >>> begin(128 + 24, "<u8", (3,)), begin(100 + 24, "<u8", (3,))
     (128, None)
@@ -88,7 +89,7 @@ def describes(found: bytes, dtype: str, shape: tuple[int, ...]) -> bool:
 
 
 def check(found: bytes, size: int, dtype: str, shape: tuple[int, ...], *, where: str) -> None:
-    """Raise `IntegrityError` unless a file of `size` bytes is this array.
+    """Raise `IntegrityError` about `where` unless a file of `size` bytes is such an array.
 
     `found` are its first `begin` bytes, empty where `begin` is None.
     """
@@ -102,7 +103,7 @@ def open_array(
 ) -> npt.NDArray[Any]:
     """Map the array in `path` read-only.
 
-    Raises `IntegrityError` about `where` if it is not this array.
+    Raises `IntegrityError` about `where` if it has another type or shape.
     """
     with path.open("rb") as stream:
         at = _check_file(stream, where or path.name, dtype, shape)
@@ -126,7 +127,7 @@ def read_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[An
 
 
 def _check_file(stream: BinaryIO | FileIO, where: str, dtype: str, shape: tuple[int, ...]) -> int:
-    """Check an open file; return where its numbers begin."""
+    """Return where the numbers of an open file begin, or raise as `check` does."""
     size = os.fstat(stream.fileno()).st_size
     at = begin(size, dtype, shape) or 0
     check(stream.read(at), size, dtype, shape, where=where)

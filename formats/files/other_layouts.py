@@ -1,4 +1,4 @@
-"""Recognition of datasets in foreign layouts, and the commands that convert them."""
+"""Recognition of datasets in the layouts of other systems, and the commands to convert them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..errors import InputError
 from ..storage import storage_errors
 from .safe_open import open_ordinary
 
-__all__ = ["ForeignLayout", "foreign_layout", "refuse_foreign", "vectors_remedy"]
+__all__ = ["OtherLayout", "other_layout_of", "refuse_other_layout", "vectors_remedy"]
 
-ForeignLayout = Literal["jasper", "safetensors", "hdf5"]
+OtherLayout = Literal["jasper", "safetensors", "hdf5"]
 
-_NAMES: dict[ForeignLayout, str] = {
+_NAMES: dict[OtherLayout, str] = {
     "jasper": "a directory of JASPER",
     "safetensors": "a .safetensors file",
     "hdf5": "an HDF5 file",
@@ -24,10 +24,10 @@ _HDF5 = b"\x89HDF\r\n\x1a\n"  # at 0, 512, 1024, 2048, ...: after a user block
 _USER_BLOCKS = (0, *(512 << power for power in range(12)))
 
 
-def foreign_layout(path: Path) -> ForeignLayout | None:
-    """Return the foreign layout of the file or directory `path`, None for all others.
+def other_layout_of(path: Path) -> OtherLayout | None:
+    """Return the layout of the file or directory `path`, None if it is none of `OtherLayout`.
 
-    A directory with an array of JASPER is one of JASPER, whatever its config.json is.
+    A directory with an array of JASPER is one of JASPER, whatever config.json it has.
     """
     if path.is_dir():
         return "jasper" if any((path / name).exists() for name in _JASPER_FILES) else None
@@ -44,9 +44,9 @@ def foreign_layout(path: Path) -> ForeignLayout | None:
     return "safetensors" if whole and head[8:] == b"{" else None
 
 
-def refuse_foreign(path: Path) -> None:
-    """Raise `InputError` (E_LAYOUT) with the command that converts `path`, if it is foreign."""
-    found = foreign_layout(path)
+def refuse_other_layout(path: Path) -> None:
+    """Raise `InputError` (E_LAYOUT), with the command that converts `path`, if it is one."""
+    found = other_layout_of(path)
     if found is None:
         return
     stem = path if found == "jasper" else path.with_suffix("")
@@ -60,7 +60,7 @@ def refuse_foreign(path: Path) -> None:
 
 
 def vectors_remedy(path: Path, layout: Literal["safetensors", "hdf5"]) -> str:
-    """Return the commands that build a dataset from the file `path`, if it holds only vectors."""
+    """Return the commands that build a dataset from `path`, a file that holds only vectors."""
     vectors = path.with_suffix(".npz") if layout == "hdf5" else path
     out = shlex.quote(f"{path.with_suffix('')}-converted")
     build = f"`dataprep build --kind embeddings --input {shlex.quote(str(vectors))} --out {out}`"

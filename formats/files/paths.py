@@ -1,7 +1,7 @@
-"""Paths: local ones as opposed to addresses, and file systems on which maps are a hazard.
+"""Checks of paths: addresses such as ``s3://``, and network file systems.
 
-The operating system takes an address such as ``s3://bucket/data`` for a relative path: writing
-there would create a folder ``s3:``.
+The operating system takes the address ``s3://bucket/data`` for a relative path: writing there would
+create a folder ``s3:``. On network file systems and FUSE, mapped files are a hazard.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..errors import StorageError, UsageError
 
-__all__ = ["is_remote", "local_path", "mounted_type", "refuse_address", "without_directory"]
+__all__ = ["is_remote", "local_path", "mounted_type", "refuse_address", "removed_directory"]
 
 # One slash is enough: Path("s3://bucket") is s3:/bucket.
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
@@ -21,8 +21,6 @@ _REMEDIES = {
     "hf": "A dataset of the Hugging Face hub is written --input hf:NAME, and a tokenizer "
     "OWNER/NAME.",
 }
-
-
 _MOUNTS = Path("/proc/self/mountinfo")
 _REMOTE = {
     "9p", "afs", "beegfs", "ceph", "cifs", "fuse", "glusterfs", "gpfs", "lustre", "nfs", "nfs4",
@@ -57,12 +55,12 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     's3.jsonl'
     """
     refuse_address(path)
-    if not Path(path).is_absolute() and (error := without_directory()):
+    if not Path(path).is_absolute() and (error := removed_directory()):
         raise error
     return Path(path)
 
 
-def without_directory() -> StorageError | None:
+def removed_directory() -> StorageError | None:
     """Return the error to raise if the working directory has been removed, else None."""
     try:
         Path.cwd()

@@ -1,4 +1,4 @@
-"""Files of a dataset of unknown origin, opened only if they are ordinary and of the right size.
+"""Opening of files that somebody else may have put there: ordinary files, never links or devices.
 
 Links are not followed, pipes are not waited for, devices are not touched; each is refused by name.
 Costs two system calls more than a plain open.
@@ -15,7 +15,7 @@ from pathlib import Path
 from ..errors import IntegrityError, StorageError, damaged_file
 from ..storage import storage_errors
 
-__all__ = ["check_size", "fill", "missing_file", "open_ordinary", "wrong_size"]
+__all__ = ["check_size", "missing_file", "open_ordinary", "wrong_size"]
 
 # O_NONBLOCK: opening a pipe without a writer would block for ever.
 _FLAGS = os.O_RDONLY | sum(
@@ -63,18 +63,8 @@ def check_size(path: Path | str, name: str, expected: int) -> None:
         raise wrong_size(name, expected, found.st_size)
 
 
-def fill(stream: io.FileIO, view: memoryview) -> bool:
-    """Read from `stream` until `view` is full; return False if the file ends before."""
-    while view:
-        count = stream.readinto(view)
-        if not count:
-            return False
-        view = view[count:]
-    return True
-
-
 def missing_file(name: str) -> IntegrityError:
-    """Return the error of a file of the manifest that does not exist."""
+    """Return the error of a file that the manifest lists and that does not exist."""
     return damaged_file("is missing", name, "E_MISSING")
 
 

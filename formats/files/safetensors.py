@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-__all__ = ["MAX_HEADER_BYTES", "TYPES", "Header", "TensorPlace", "encode_header", "read_header"]
+__all__ = ["MAX_HEADER_BYTES", "TYPES", "FileHeader", "TensorPlace", "encode_header", "read_header"]
 
 MAX_HEADER_BYTES = 100_000_000
 """Limit of the reference implementation."""
@@ -24,32 +24,32 @@ TYPES: Mapping[str, str] = {
     "<i8": "I64", "<i4": "I32", "<i2": "I16", "|i1": "I8",
     "<u8": "U64", "<u4": "U32", "<u2": "U16", "|u1": "U8",
 }  # fmt: skip
-"""The name of each numpy type; bfloat16, which numpy lacks, stands by its own name."""
+"""Names in safetensors of the numpy types, and of bfloat16, which numpy lacks."""
 
 _METADATA = "__metadata__"
 _ALIGN = 8
 
 
 class TensorPlace(msgspec.Struct):
-    """Type and shape of a tensor, and where its numbers are, in bytes after the header."""
+    """Type and shape of a tensor, and the start and stop of its bytes after the header."""
 
     dtype: str
     shape: tuple[int, ...]
     data_offsets: tuple[int, int]
 
 
-class Header(NamedTuple):
-    """Header of a file; the numbers start at byte `begin`."""
+class FileHeader(NamedTuple):
+    """FileHeader of a file; the numbers start at byte `begin`."""
 
     metadata: dict[str, str]
     tensors: dict[str, TensorPlace]
     begin: int
 
 
-def read_header(stream: FileIO, size: int) -> Header:
+def read_header(stream: FileIO, size: int) -> FileHeader:
     """Read the header of `stream`, a file of `size` bytes; raise `ValueError` if it has none.
 
-    Places of tensors are not checked.
+    Whether the tensors lie in the file is not checked.
     """
     length = int.from_bytes(stream.read(8), "little")
     if not 0 < length <= min(MAX_HEADER_BYTES, size - 8):
@@ -60,7 +60,7 @@ def read_header(stream: FileIO, size: int) -> Header:
         tensors = {name: msgspec.json.decode(raw, type=TensorPlace) for name, raw in found.items()}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"its header is not that of safetensors ({error})") from None
-    return Header(metadata, tensors, 8 + length)
+    return FileHeader(metadata, tensors, 8 + length)
 
 
 def encode_header(metadata: Mapping[str, str], tensors: Mapping[str, TensorPlace]) -> bytes:

@@ -1,10 +1,11 @@
 """config.json of a dataset of named arrays: embeddings, and pairs of embeddings.
 
-An **array** is a list of rows of one shape and type, stored in consecutive shards. A split is an
-index: its row numbers, in increasing order. Rows are the records in reading order. In a dataset of
-pairs rows are the pairs, and the embeddings of questions, sources, keywords and centroids are
-tables that rows point into. The arrays of pairs must fit one another in name, type and shape, which
-is checked when config.json is read, at a cost that does not grow with the data.
+An **array** is a list of rows of one shape and type, stored in consecutive shards. A split is a
+list of row numbers, in increasing order. In a dataset of embeddings the rows are the records in
+reading order. In a dataset of pairs the rows are the pairs; they refer to questions, sources,
+keywords and centroids by row number, and the embeddings of these are tables with rows of their own.
+Names, types and shapes of the arrays of pairs must fit one another, which is checked when
+config.json is read, at a cost that does not grow with the data.
 """
 
 from __future__ import annotations
@@ -69,13 +70,12 @@ BFLOAT16 = "bfloat16"
 """The upper half of a float32; numpy has no such type, so it is stored as `<u2`."""
 DTYPES = ("<f4", "<f2", BFLOAT16, "<f8", "|i1", "|u1", "|b1", "<i4", "<i8", "<u8")
 _REAL = ("<f4", "<f2", BFLOAT16, "<f8")
-_TABLES = 16  # bytes in which a shape of a row may be told: more dimensions are no embedding
-
+_MAX_DIMENSIONS = 16  # of a row
 
 PROVENANCE = "provenance"
-"""uint64 [rows, 2], where there is one: input number, and byte offset or row in that input."""
+"""Optional array, uint64 [rows, 2]: input number, and byte offset or row in that input."""
 FOREIGN = "foreign"
-"""The key of `pairs` under which a conversion keeps what another layout said of itself."""
+"""Key of `pairs` under which a conversion stores the metadata of the other layout."""
 _FLOATS = ("<f4", "<f2")
 _LIMIT = 1 << 63
 PAIR_ARRAYS: Mapping[str, tuple[tuple[str, ...], str, tuple[str | int, ...]]] = {
@@ -95,7 +95,7 @@ PAIR_ARRAYS: Mapping[str, tuple[tuple[str, ...], str, tuple[str | int, ...]]] = 
     "steering_residual": (("<f4",), "pairs", ("dim",)),
     "centroid_distances": (("<f4",), "pairs", ()),
 }
-"""By name: the types it may have, how many rows, and the shape of a row (names of `PairSizes`)."""
+"""Arrays of pairs: types allowed, number of rows, shape of a row (as fields of `PairSizes`)."""
 
 
 class ArrayShard(Entry, frozen=True, kw_only=True):
@@ -110,8 +110,8 @@ class ArrayEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
 
     `dtype` is one of `DTYPES`; `row` is the shape of a row, [] for single numbers. With `scale`,
     the value of row `i` is the stored row times row `i` of the array of that name. `unit` is true
-    if every row was divided by its length. `categories` are the texts that the numbers encode.
-    `table` is true if other arrays point at its rows, which are not the records of the dataset.
+    if every row is a vector of length 1. `categories` are the texts that the numbers encode.
+    `table` is true if other arrays refer to its rows by number; its rows are then no records.
     """
 
     dtype: str
@@ -125,7 +125,7 @@ class ArrayEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RowSplit(Entry, frozen=True, kw_only=True):
-    """A split: `index` names the file with its `rows` row numbers, in increasing order.
+    """A split: `index` is the name of the file with its `rows` row numbers, in increasing order.
 
     `content_id` is the digest of its content, see `identity`.
     """
@@ -235,7 +235,7 @@ def _check_array(
     name: str, entry: ArrayEntry, manifest: ArrayManifest, files: dict[str, FileEntry]
 ) -> None:
     check_split_name(name)
-    insist(len(entry.row) <= _TABLES, f"{name}: a row of {len(entry.row)} dimensions")
+    insist(len(entry.row) <= _MAX_DIMENSIONS, f"{name}: a row of {len(entry.row)} dimensions")
     held = sum(shard.rows for shard in entry.shards)
     insist(held == entry.rows, f"{name}: its shards have {held} rows, it has {entry.rows}")
     insist(entry.table or entry.rows == manifest.rows, f"{name}: not one row for each record")
@@ -244,7 +244,7 @@ def _check_array(
         fits = scale is not None and (scale.dtype, scale.row, scale.rows) == ("<f4", (), entry.rows)
         insist(fits, f"{name}: its scale {entry.scale!r} is not one float32 for each row")
         insist(entry.dtype == "|i1", f"{name}: only int8 numbers have a scale")
-    _check_meaning(name, entry)
+    _check_fields(name, entry)
     dtype = storage_dtype(entry.dtype)
     for shard in entry.shards:
         found, shape = files.get(shard.file), (shard.rows, *entry.row)
@@ -254,7 +254,7 @@ def _check_array(
         insist(fits, f"{shard.file}: its bytes are not those of {shard.rows} rows")
 
 
-def _check_meaning(name: str, entry: ArrayEntry) -> None:
+def _check_fields(name: str, entry: ArrayEntry) -> None:
     """Raise unless the fields of an array are possible for its type and shape."""
     if entry.unit:
         real = entry.dtype in _REAL or entry.scale is not None
@@ -292,7 +292,7 @@ class PairSizes:
 
 
 def pair_sizes(arrays: Mapping[str, ArrayEntry], pairs: int) -> PairSizes:
-    """Return the sizes of the arrays of a checked manifest."""
+    """Return the sizes of a dataset of `pairs` pairs that has `arrays`."""
     return PairSizes(
         pairs=pairs,
         questions=arrays["question_embs"].rows,
@@ -308,9 +308,9 @@ def pair_sizes(arrays: Mapping[str, ArrayEntry], pairs: int) -> PairSizes:
 def check_pair_arrays(
     arrays: Mapping[str, ArrayEntry], rows: int, pairs: Mapping[str, Any]
 ) -> None:
-    """Raise unless `arrays` are those of `rows` pairs and fit `pairs`.
+    """Raise unless `arrays` are all those of `rows` pairs, with the sizes stated in `pairs`.
 
-    Unknown arrays and types raise `IncompatibleError`.
+    Raises `IncompatibleError` for unknown arrays and types, else `IntegrityError`.
     """
     missing = [name for name in PAIR_ARRAYS if name not in arrays]
     insist(not missing, f"a dataset of pairs needs the array {', '.join(missing)}")
@@ -340,13 +340,15 @@ def check_pair_arrays(
     for name in ("dim", "questions", "sources", "keywords", "negatives", "clusters"):
         size = getattr(sizes, name)
         stated = pairs.get(name, size)
-        if isinstance(stated, Mapping):  # what else is known of them stands beside the count
+        if isinstance(stated, Mapping):  # an object with the count and other facts
             stated = stated.get("count", size)
         insist(stated == size, f"pairs.{name} is {stated!r}, the arrays have {size}")
 
 
 def merged_records(pairs: Mapping[str, Any]) -> int:
-    """Return how many records were merged into the pair of an earlier one; raise for no count.
+    """Return how many records were merged into the pair of an earlier record.
+
+    Raises `IntegrityError` if `pairs` states anything but a count.
 
     >>> merged_records({"counts": {"merged": 2}}), merged_records({})
     (2, 0)

@@ -17,7 +17,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from ..errors import IncompatibleError, InputError, IntegrityError, damaged_file
-from ..files.other_layouts import refuse_foreign
+from ..files.other_layouts import refuse_other_layout
 from ..files.safe_open import open_ordinary
 from ..storage import storage_errors
 
@@ -67,7 +67,7 @@ KNOWN_FEATURES = frozenset({LOSS_MASK, PREFERENCE})
 UNITS = ("byte", "row")
 """Units of the positions in an input."""
 MAX_CONFIG_BYTES = 256 << 20
-_HEAD_BYTES = 256  # every config.json names its format within the first ones
+_HEAD_BYTES = 256  # at the beginning of config.json, which name the format
 NO_DIGEST = "0" * 64
 
 _NAME = re.compile(
@@ -75,8 +75,8 @@ _NAME = re.compile(
     r"(?<!\.)"
 )
 _DEVICE = re.compile(r"(?<![^/\n])(con|prn|aux|nul|com[0-9]|lpt[0-9])(?=[./\n]|$)")
-_DEVICES = ("con", "prn", "aux", "nul", "com", "lpt")  # looked for first, which takes no time
-_OURS = re.compile(r"crc32\.npy|[a-z][a-z0-9_]{0,31}_idx\.pt")
+_DEVICES = ("con", "prn", "aux", "nul", "com", "lpt")  # searched for first, which is fast
+_BUILD_FILES = re.compile(r"crc32\.npy|[a-z][a-z0-9_]{0,31}_idx\.pt")
 _SPLIT = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -126,7 +126,7 @@ class RecordCounts(Entry, frozen=True, kw_only=True):
 
 
 class Header(msgspec.Struct):
-    """The fields that decide if the rest of config.json can be read."""
+    """Fields of config.json that decide if the rest of it can be read."""
 
     format: str = ""
     format_version: int = 0
@@ -187,7 +187,7 @@ def dump_json(manifest: msgspec.Struct) -> bytes:
 def read(directory: Path) -> bytes:
     """Return the bytes of `directory`/config.json, an ordinary file of limited size."""
     if not directory.is_dir():
-        refuse_foreign(directory)
+        refuse_other_layout(directory)
         if directory.is_file():
             raise InputError(
                 "is a file, not the directory of a dataset", where=str(directory),
@@ -205,8 +205,8 @@ def read(directory: Path) -> bytes:
     except IntegrityError as error:
         if error.code != "E_MISSING":
             raise
-        refuse_foreign(directory)
-        _refuse_others(directory)
+        refuse_other_layout(directory)
+        _refuse_unbuilt(directory)
         raise IntegrityError(
             "there is no config.json, so this is not a finished dataset",
             where=str(directory),
@@ -219,16 +219,16 @@ def read(directory: Path) -> bytes:
             raise damaged(f"{size} bytes is over the limit of {MAX_CONFIG_BYTES}")
         data = stream.readall()
     if b'"dataprep"' not in data[:_HEAD_BYTES]:
-        refuse_foreign(directory)
+        refuse_other_layout(directory)
     return data
 
 
-def _refuse_others(directory: Path) -> None:
+def _refuse_unbuilt(directory: Path) -> None:
     """Raise `InputError` if `directory` holds files but none that a build writes."""
     with storage_errors(directory):
         names = os.listdir(directory)  # noqa: PTH208
     staging = ".building-" in directory.name
-    if names and not staging and not any(map(_OURS.fullmatch, names)):
+    if names and not staging and not any(map(_BUILD_FILES.fullmatch, names)):
         raise InputError(
             "there is no config.json and nothing that a build writes, so this is no dataset of "
             "dataprep", where=str(directory), code="E_LAYOUT",
@@ -287,7 +287,7 @@ def newer(what: str) -> IncompatibleError:
 
 
 def check_known(value: str, known: Container[str], what: str) -> None:
-    """Raise `IncompatibleError` unless `known` has `value`, which `what` names in the message."""
+    """Raise `IncompatibleError` unless `value` is in `known`; `what` describes it in the error."""
     if value not in known:
         raise newer(f"{what} {value!r}")
 
@@ -366,7 +366,7 @@ def check_records(
 ) -> None:  # fmt: skip
     """Raise unless every record read was `written`, rejected, removed or `merged`.
 
-    With the inputs in a `side` file, their records are compared when that is read.
+    If the inputs are in a `side` file, their records are compared when that file is read.
     """
     for entry in inputs:
         check_known(entry.unit, UNITS, "inputs.unit")
@@ -384,7 +384,10 @@ def check_records(
 def check_inputs_file(
     name: str | msgspec.UnsetType, inputs: Sequence[InputEntry], files: Mapping[str, FileEntry]
 ) -> bool:
-    """Return whether a side file lists the inputs; raise if it is unlisted or `inputs` is full."""
+    """Return whether a side file holds the inputs: `name`, which must be one of `files`.
+
+    Raises `IntegrityError` if it is none of them, or if `inputs` are in config.json as well.
+    """
     if name is msgspec.UNSET:
         return False
     found = files.get(name)

@@ -1,7 +1,7 @@
 """The curriculum of a pair dataset: how often each steering variant is served, epoch by epoch.
 
 Builds and loaders share one schema, which is validated on creation and stored in config.json under
-``pairs.curriculum``. It holds probabilities; `dataprep.runtime` draws.
+``pairs.curriculum``. It states probabilities; `dataprep.runtime` draws the variants.
 
 The steering variants, in terms of the question q, the centroid c of its cluster, and the keywords K
 of the pair:
@@ -38,8 +38,7 @@ Mode = Literal["fixed", "linear", "cosine"]
 
 _WHERE = "curriculum"
 _TOLERANCE = 1e-6
-_MAX_EPOCHS = 1 << 22  # the epoch travels in 22 bits of each sample's index
-
+_MAX_EPOCHS = 1 << 22  # the number of a sample has 22 bits for the epoch
 
 VARIANTS = ("zero", "centroid", "keyword", "residual")
 """Names of the variants; the id is the index."""
@@ -52,7 +51,7 @@ TIERS = ("same cluster", "nearest clusters", "most similar outside", "random out
 
 
 class Curriculum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Probabilities of the four variants, and the course of the one of `zero`.
+    """Probabilities of the four variants, and how that of `zero` changes from epoch to epoch.
 
     With mode ``fixed`` every epoch has `probabilities`. With ``linear`` and ``cosine`` the
     probability of `zero` goes from `zero_start` in epoch 0 to `zero_end` in epoch `epochs` and
@@ -106,7 +105,7 @@ _DECODER = msgspec.json.Decoder(Curriculum)
 
 
 def parse_curriculum(text: str) -> Curriculum:
-    """Return the curriculum of a mode's name or of a JSON object with its fields.
+    """Return the curriculum for `text`, the name of a mode or a JSON object of fields.
 
     Raises `UsageError` for other texts.
 

@@ -37,17 +37,15 @@ __all__ = [
 ]
 
 UNSERVED = frozenset({PROVENANCE})
-"""Arrays of origins, which are no part of the content."""
+"""Arrays that are not served; they are no part of the content."""
 
 _CONTENT_DOMAIN = "dataprep content 1"
 _POLYNOMIAL = 0xEDB88320  # of CRC-32, the coefficient of x**0 in the highest bit
 _ONE = 1 << 31
-_WIDTHS = {"tokens": 0, "lengths": 8, "mask": 1, "groups": 8, "scores": 4}
-
-
+_WIDTHS = {"tokens": 0, "lengths": 8, "mask": 1, "groups": 8, "scores": 4}  # bytes; 0: by dtype
 _RECIPE_DOMAIN = "dataprep recipe 1"
 _VERSIONS = {"format": FORMAT_VERSION, "content": 1, "split": 1}
-"""Versions, raised when equal inputs and parts no longer give equal data."""
+"""Versions; one is raised when equal inputs and parts no longer give equal data."""
 
 
 def crc32_combine(first: int, second: int, length: int) -> int:
@@ -134,16 +132,17 @@ class TokenContent:
         self._sums = {"tokens": (0, 0), "lengths": (0, 0)}
 
     def add(self, role: str, count: int, crc: int) -> None:
-        """Append `count` numbers of the CRC-32 `crc` to the part `role`."""
+        """Append `count` numbers, whose bytes have the CRC-32 `crc`, to the part `role`."""
         width = _WIDTHS[role] or int(self._types[role][2])
         before, total = self._sums.get(role, (0, 0))
         self._sums[role] = (before + count, crc32_combine(total, crc, count * width))
 
     @property
     def content_id(self) -> str:
-        """Digest of the added parts; for a split without documents, of tokens and lengths alone.
+        """Digest of the added parts.
 
-        A shard without documents may have a mask, a split without shards has none.
+        A split without documents counts as tokens and lengths alone: if it has a shard, that may
+        have an empty mask, and the id must be that of a split without shards.
         """
         documents = self._sums["lengths"][0]
         parts = [

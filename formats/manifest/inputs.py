@@ -38,7 +38,7 @@ def encode_inputs(inputs: Sequence[InputEntry]) -> Iterator[bytes]:
 
 
 class AnyManifest(Protocol):
-    """The fields that the manifests of all kinds have."""
+    """Protocol of the fields that the manifests of all kinds have."""
 
     @property
     def recipe_id(self) -> str:

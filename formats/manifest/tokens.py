@@ -36,7 +36,6 @@ from .common import (
     check_records,
     check_split_name,
     decode,
-    dump_json,
     insist,
     read,
     read_header,
@@ -62,7 +61,6 @@ __all__ = [
     "TokenizerEntry",
     "TokensEntry",
     "check_name",
-    "dump",
     "load",
     "parse",
     "read",
@@ -130,7 +128,7 @@ class TokensEntry(Entry, frozen=True, kw_only=True):
 
 
 class SpecialToken(Entry, frozen=True, kw_only=True):
-    """A control token by id and text."""
+    """A special token: id and text."""
 
     id: Count
     token: str
@@ -167,7 +165,7 @@ class ChatEntry(Entry, frozen=True, kw_only=True):
     `template` is the file with the chat template, byte for byte; `template_origin` names its
     source. `masked_by` is "generation" (markers of the template) or "prefixes" (renderings of
     growing prefixes). `form` is "chat", "pairs" (chosen, then rejected), "labels" or "groups".
-    `overlong_found` counts the conversations by the over-length measure that was taken.
+    `overlong_found` counts the conversations over `max_tokens`, by what was done with them.
     """
 
     template: str
@@ -201,11 +199,6 @@ class Manifest(Entry, frozen=True, kw_only=True):
     files: tuple[FileEntry, ...]
     chat: ChatEntry | msgspec.UnsetType = msgspec.UNSET
     self_sha256: str = NO_DIGEST
-
-
-def dump(manifest: Manifest) -> bytes:
-    """Return the bytes of config.json with `self_sha256` set; equal manifests give equal bytes."""
-    return dump_json(manifest)
 
 
 def load(directory: Path) -> Manifest:
@@ -291,7 +284,7 @@ def _check_chat(manifest: Manifest, files: dict[str, FileEntry]) -> None:
     insist(unmasked is None, f"{unmasked} is of conversations and has no mask")
 
 
-# By form: can a shard have this many documents for this many records?
+# For each form: whether a shard may have these numbers of documents and records.
 _FORMS: dict[str, Callable[[int, int | None], bool]] = {
     "chat": lambda documents, records: records is None,
     "pairs": lambda documents, records: records is not None and documents == 2 * records,

@@ -1,6 +1,7 @@
 """Reading a dataset of named arrays with numpy alone: rows of arrays, splits as row numbers.
 
-A row is a copy of its bytes: gathering a batch is one fancy index over all shards (see `mapped`).
+Rows are returned as copies. A batch of them is gathered by one fancy index over all shards (see
+`mapped`).
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class NamedArray:
         return self.take_known(rows)
 
     def take_known(self, rows: Rows) -> Array:
-        """Return `take` of rows known to exist; a row number out of range gives another row."""
+        """Return what `take` does, unchecked: a row number out of range gives some other row."""
         if len(rows) == 0 or self._width == 0:
             return np.empty((len(rows), *self.row_shape), self.dtype)
         found = self.stream.take_rows(rows)
@@ -140,7 +141,7 @@ class ArraySplit:
 
     @property
     def content_id(self) -> str:
-        """Hex digest of the content, equal for splits of equal content; orders depend on it."""
+        """Hex digest of the content, equal for splits of equal content; seeds the sample orders."""
         return self.entry.content_id
 
     def __len__(self) -> int:

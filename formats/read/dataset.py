@@ -41,11 +41,11 @@ def open_dataset(path: str | os.PathLike[str], *, io: ReadBy | None = None) -> D
 
     `io` selects how data is read. ``"mmap"`` maps the files, which is fastest. A block that the
     disk cannot read then ends the process with SIGBUS, and so does a file that is truncated while
-    it is read, unless a look at its size, taken at most every 10 ms, finds that first. ``"pread"``
-    maps nothing, for file systems where maps are a hazard (network, FUSE): such a failure is a
-    `StorageError` or `IntegrityError` that names the file, and a window costs about 2 microseconds
-    more. Both read the same data. None selects ``"pread"`` on network file systems and FUSE, as far
-    as Linux reports them, else ``"mmap"``.
+    it is read, unless the check of its size, made at most every 10 ms, finds that first.
+    ``"pread"`` maps nothing, for file systems where maps are a hazard (network, FUSE): such a
+    failure is a `StorageError` or `IntegrityError` that names the file, and a window costs about 2
+    microseconds more. Both read the same data. None selects ``"pread"`` on network file systems and
+    FUSE, as far as Linux reports them, else ``"mmap"``.
 
     Raises `IntegrityError` for a directory that is unfinished or damaged, `IncompatibleError` for
     one that needs a newer dataprep. Costs a few milliseconds for thousands of shards.
@@ -99,9 +99,9 @@ class Dataset(OpenDirectory[Manifest, "Split"]):
             return Tokenizer.from_buffer(data)
 
     def decode(self, ids: npt.ArrayLike, tokenizer: Tokenizer | None = None) -> str:
-        """Return the text of `ids` with control tokens spelled out.
+        """Return the text of `ids`, special tokens included.
 
-        Uses `tokenizer`; for None the one of the dataset.
+        Decodes with `tokenizer`, or with that of the dataset.
         """
         tokenizer = tokenizer or self.tokenizer
         with rust_errors(self._unusable):
@@ -153,10 +153,11 @@ class Split:
         self.stream = Stream(dataset.files.source(names, self.dtype.str, lengths), lengths)
         self._masks = self._mask_stream(lengths)
         self._token_base = self.stream.base
-        self._document_base = bases(shard.documents for shard in shards)
+        self.document_base = bases(shard.documents for shard in shards)
+        """First document of each shard, and their number in all: int64 [shards + 1]."""
         self._boundaries = Boundaries(
-            token_base=self._token_base, document_base=self._document_base,
-            offsets=self._shard_docs, files=[shard.docs for shard in shards],
+            token_base=self._token_base, document_base=self.document_base,
+            offsets=self.offsets, files=[shard.docs for shard in shards],
         )  # fmt: skip
         self._loaded: LoadedBoundaries | None = None
         self._ids: RecordIds | None = None
@@ -174,7 +175,7 @@ class Split:
 
     def __iter__(self) -> Iterator[Ids]:
         for shard in range(len(self.entry.shards)):
-            base, offsets = int(self._token_base[shard]), self._shard_docs(shard)
+            base, offsets = int(self._token_base[shard]), self.offsets(shard)
             for start in range(0, len(offsets) - 1, _OFFSETS):
                 spans = offsets[start : start + _OFFSETS + 1].tolist()
                 for local, (first, last) in enumerate(pairwise(spans), start):
@@ -184,7 +185,7 @@ class Split:
 
     @property
     def summary(self) -> str:
-        """The size of the split in words, for people."""
+        """Numbers of documents and tokens, as text for messages."""
         return f"{self.documents:,} documents, {self.tokens:,} tokens"
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -192,7 +193,7 @@ class Split:
 
     @property
     def content_id(self) -> str:
-        """Hex digest of the content, equal for splits of equal content; orders depend on it."""
+        """Hex digest of the content, equal for splits of equal content; seeds the sample orders."""
         return self.entry.content_id
 
     def close(self) -> None:
@@ -219,14 +220,14 @@ class Split:
     ) -> Iterator[Ids]:
         """Yield `gather` of the first `rows[0]` of `starts`, of the next `rows[1]`, and so on.
 
-        Some microseconds cheaper for each than a call of `gather`.
+        Each array takes some microseconds less than a call of `gather`.
         """
         return self.stream.gather_in_turn(starts, length, rows)
 
     def span(self, document: int) -> tuple[int, int]:
         """Return the tokens (start, stop) of `document` in the stream of the split."""
         shard, local = self._locate(document)
-        first, last = self._shard_docs(shard)[local : local + 2].tolist()
+        first, last = self.offsets(shard)[local : local + 2].tolist()
         base = int(self._token_base[shard])
         if not first <= last <= self.entry.shards[shard].length:
             raise self._bad_span(shard, local, first, last)
@@ -274,7 +275,7 @@ class Split:
     def shard_lengths(self) -> Iterator[npt.NDArray[np.int64]]:
         """Yield the lengths of the documents of each shard in tokens, as int64 arrays."""
         for shard in range(len(self.entry.shards)):
-            starts = self._shard_docs(shard).astype(np.int64)
+            starts = self.offsets(shard).astype(np.int64)
             yield starts[1:] - starts[:-1]
 
     def _bad_span(self, shard: int, local: int, first: int, last: int) -> IntegrityError:
@@ -285,8 +286,8 @@ class Split:
         """Return the shard that holds `document`, and its number in the shard."""
         if not 0 <= document < self.documents:
             raise IndexError(f"document {document} is outside 0:{self.documents}")
-        shard = int(np.searchsorted(self._document_base, document, "right")) - 1
-        return shard, document - int(self._document_base[shard])
+        shard = int(np.searchsorted(self.document_base, document, "right")) - 1
+        return shard, document - int(self.document_base[shard])
 
     def _mask_stream(self, lengths: list[int]) -> Stream | None:
         """Return the loss mask as a stream; None where the shards have none."""
@@ -295,7 +296,8 @@ class Split:
             return None
         return Stream(self.dataset.files.source(names, "|u1", lengths), lengths)
 
-    def _shard_docs(self, shard: int) -> Ids:
+    def offsets(self, shard: int) -> Ids:
+        """Return the offsets of the documents in `shard`: uint64 [documents + 1]."""
         return self._array(self.entry.shards[shard].docs)
 
     def _array(self, name: str) -> Ids:
@@ -332,7 +334,7 @@ class Split:
 
     @property
     def records(self) -> int:
-        """Number of records of the split; a record of preferences is several documents."""
+        """Number of records of the split; a record of preferences has several documents."""
         return self.documents if self.entry.records is None else self.entry.records
 
     @property
@@ -342,7 +344,7 @@ class Split:
 
     @property
     def groups(self) -> Groups:
-        """Documents and scores of each record; `UsageError` where records are documents."""
+        """Documents and scores of each record; `UsageError` if the split has no preferences."""
         if self._groups is None:
             raise UsageError("has no preferences", where=f"split {self.name}", code="E_NO_GROUPS")
         return self._groups

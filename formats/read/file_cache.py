@@ -1,8 +1,8 @@
 """Cache of open files and maps under the limit of file descriptors.
 
 Every map that numpy makes holds a descriptor (measured: EMFILE at 1,018 maps under the usual limit
-of 1,024), so the least recently used ones are dropped. What was handed out stays valid: a map is
-unmapped, and a descriptor closed, when its last user is gone.
+of 1,024), so the least recently used ones are dropped. Objects in use stay valid: a map is
+unmapped, and a descriptor closed, with its last user.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class FileCache:
 
 
 def _descriptor_budget() -> int:
-    """Return half of the limit of descriptors, 8 to 4,096."""
+    """Return half of the limit of descriptors, within 8 to 4,096; 256 if there is no limit."""
     try:
         import resource
     except ImportError:  # Windows has neither the module nor the limit

@@ -38,22 +38,21 @@ from ..files.safe_open import wrong_size
 from .pread import PreadFiles
 from .sharded import Numbers, Positions, bases
 
-__all__ = ["HUGE", "MappedFiles", "lines_of", "place"]
+__all__ = ["HUGE", "MappedFiles", "file_places", "lines_of"]
 
 _FIXED = 0x10  # MAP_FIXED of Linux, macOS and the BSDs; the mmap module does not name it
 _NO_ACCESS = 0  # PROT_NONE
 _FAILED = ctypes.c_void_p(-1).value
-_ELEMENT = 1 << 30  # bytes; numpy knows no elements of 2 GiB
-_LOOK_SECONDS = 0.01
-_LOOK_SHARE = 100  # comparing sizes takes at most one hundredth of the time
-
-
-HUGE = 1 << 21  # bytes of a large page; large files start at multiples of it, so it can be used
+_ELEMENT = 1 << 30  # bytes; numpy has no elements of 2 GiB
+_CHECK_SECONDS = 0.01
+_CHECK_SHARE = 100  # comparing sizes takes at most one hundredth of the time
+HUGE = 1 << 21
+"""Bytes of a large page; large files start at multiples of it, so that the system can use one."""
 _LITTLE = 1 << 28  # bytes of addresses that may be spent even under a limit (ulimit -v)
 
 
 class MappedFiles:
-    """Source that maps each of `files` on first use; `path(name)` is the path of a file.
+    """NumberSource that maps each of `files` on first use; `path(name)` is the path of a file.
 
     Raises `OSError` if the range of addresses cannot be reserved (a limit of virtual memory).
     Reading raises `StorageError` for a file that cannot be mapped; other maps stay valid.
@@ -64,16 +63,16 @@ class MappedFiles:
         self._files = files
         self._path = path
         row = files.width * self.dtype.itemsize
-        self._places, self._bytes = place(np.array(files.sizes, np.int64), row)
+        self._places, self._bytes = file_places(np.array(files.sizes, np.int64), row)
         begins = self._places + files.offsets
         self.first = begins // self.dtype.itemsize
         """Start of the numbers of each file in the range, in numbers."""
         self._table_at = int(begins[0]) if len(begins) else 0
         self._lines = lines_of(begins - self._table_at, files.first_rows[:-1], row)
-        self._maps: _Maps | None = self._reserved()
+        self._maps: _Maps | None = self._reserve()
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
-        """See `Source`; one fancy index over all files."""
+        """See `NumberSource`; one fancy index over all files."""
         maps, item = self._ready(shards), self.dtype.itemsize
         starts = self.first[shards] + local
         windows = maps.windows(length)
@@ -85,14 +84,14 @@ class MappedFiles:
         return found
 
     def windows(self, length: int) -> Numbers | None:
-        """See `Source`; None until all files are mapped, and when sizes are due for a check."""
+        """See `NumberSource`; None until all files are mapped, and when a check of sizes is due."""
         maps = self._maps
-        if maps is None or maps.missing or time.monotonic() >= maps.look_at:
+        if maps is None or maps.missing or time.monotonic() >= maps.check_at:
             return None
         return maps.windows(length)
 
     def take_rows(self, shards: Positions | int, rows: Positions) -> Numbers:
-        """See `Source`; one copy of each row, whatever the number of files."""
+        """See `NumberSource`; one copy of each row, whatever the number of files."""
         files = self._files
         if self._lines is None:
             local = (rows - files.first_rows[shards]) * files.width
@@ -104,7 +103,7 @@ class MappedFiles:
     def copy(
         self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
     ) -> None:
-        """See `Source`; 0.4 microseconds a piece, and memory speed."""
+        """See `NumberSource`; 0.4 microseconds a piece, and memory speed."""
         begins = self.first[shards] + local
         # Views of memory: a third less a piece than slices of arrays.
         target, source = out.data, self._ready(shards).numbers.data
@@ -113,26 +112,26 @@ class MappedFiles:
             target[to:end] = source[first:last]
 
     def fill(self, out: Numbers, shard: int, local: int) -> None:
-        """See `Source`."""
+        """See `NumberSource`."""
         maps = self._ready(shard)
         at = int(self.first[shard]) + local
         out[:] = maps.numbers[at : at + len(out)]
 
     def close(self) -> None:
-        """Drop the range, which is unmapped with its last user; reading reserves another."""
+        """Drop the range, which is unmapped with its last user; the next read reserves another."""
         self._maps = None
 
-    def _reserved(self) -> _Maps:
+    def _reserve(self) -> _Maps:
         maps = _Maps(self._bytes, self.dtype, len(self._files.sizes))
         empty = np.array(self._files.sizes, np.int64) <= self._files.offsets
         maps.open[empty] = True
         return maps
 
     def _ready(self, shards: Positions | int) -> _Maps:
-        """Return the maps; map the files of `shards` first."""
+        """Return the maps, among them those of `shards`, which are made if missing."""
         maps = self._maps  # another thread may close
         if maps is None:
-            maps = self._maps = self._again(shards)
+            maps = self._maps = self._reserve_again(shards)
         if maps.missing and not maps.open[shards].all():
             for shard in _each(shards):
                 if not maps.open[shard]:
@@ -140,10 +139,10 @@ class MappedFiles:
             maps.missing = not maps.open.all()
         return maps
 
-    def _again(self, shards: Positions | int) -> _Maps:
-        """Return another range after `close`; two threads may each make one of their own."""
+    def _reserve_again(self, shards: Positions | int) -> _Maps:
+        """Reserve another range after `close`; two threads may each reserve one."""
         try:
-            return self._reserved()
+            return self._reserve()
         except OSError as error:
             raise _not_mapped(self._files.names[_each(shards)[0]], error) from error
 
@@ -160,18 +159,17 @@ class MappedFiles:
         maps.inodes[shard] = found.st_dev, found.st_ino
         maps.open[shard] = True  # last: other threads go by it
 
-    def look(self, shards: Positions | int) -> None:
-        """Raise if a file of `shards` has another size than when it was mapped.
+    def check_sizes(self, shards: Positions | int) -> None:
+        """Raise `IntegrityError` if a file of `shards` has another size than when it was mapped.
 
-        Compares at most every 10 ms, that is at every batch in training, where a step takes longer,
-        and for at most a hundredth of the time. A file that was removed or replaced stays as it was
-        behind its map.
+        Compares at most every 10 ms, which in training is every batch, as a step takes longer, and
+        for at most a hundredth of the time. Removing or replacing a file does not change its map.
         """
         maps = self._maps
-        if maps is not None and time.monotonic() >= maps.look_at:
-            self._look(maps, _each(shards))
+        if maps is not None and time.monotonic() >= maps.check_at:
+            self._check_sizes(maps, _each(shards))
 
-    def _look(self, maps: _Maps, shards: list[int]) -> None:
+    def _check_sizes(self, maps: _Maps, shards: list[int]) -> None:
         began = time.monotonic()
         for shard in shards:
             if not maps.open[shard]:
@@ -185,11 +183,11 @@ class MappedFiles:
             if changed and (found.st_dev, found.st_ino) == maps.inodes.get(shard):
                 raise wrong_size(name, self._files.sizes[shard], found.st_size)
         now = time.monotonic()
-        maps.look_at = now + max(_LOOK_SECONDS, _LOOK_SHARE * (now - began))
+        maps.check_at = now + max(_CHECK_SECONDS, _CHECK_SHARE * (now - began))
 
 
 def _each(shards: Positions | int) -> list[int]:
-    """Return every shard once; np.unique would import numpy.ma, 15 ms before the first batch."""
+    """Return every shard once, sorted; np.unique would import numpy.ma, which takes 15 ms."""
     return sorted(set(np.atleast_1d(shards).tolist()))
 
 
@@ -214,7 +212,7 @@ class _Maps:
         self.missing = True
         self.torn = False  # there may be a hole in the range
         self.inodes: dict[int, tuple[int, int]] = {}
-        self.look_at = 0.0
+        self.check_at = 0.0
 
     def windows(self, length: int) -> Numbers | None:
         """Return a view of all overlapping windows; None if `length` is beyond numpy.
@@ -277,7 +275,7 @@ class _Range:
                 "data": (self.address, True)}  # fmt: skip
 
     def leave(self) -> None:
-        """Keep the addresses reserved for ever: other memory may lie in the range by now."""
+        """Never release the addresses: other memory may be in the range by now."""
         self._start = 0
 
     def __del__(self) -> None:
@@ -319,16 +317,16 @@ def _libc() -> ctypes.CDLL:
     return library
 
 
-def place(sizes: Positions, row: int) -> tuple[Positions, int]:
+def file_places(sizes: Positions, row: int) -> tuple[Positions, int]:
     """Return the starts of files of `sizes` bytes in a range, and the size of the range.
 
-    Starts are multiples of `row` bytes apart where addresses suffice; 0 stands for no rows.
+    Starts are multiples of `row` bytes apart where addresses suffice. 0 for `row` means no rows.
 
     >>> import numpy
-    >>> places, size = place(numpy.array([5000, 300, 20]), 0)
+    >>> places, size = file_places(numpy.array([5000, 300, 20]), 0)
     >>> places.tolist(), size
     ([0, 8192, 12288], 16384)
-    >>> place(numpy.array([5000, 300, 20]), 12)[0].tolist()
+    >>> file_places(numpy.array([5000, 300, 20]), 12)[0].tolist()
     [0, 12288, 24576]
     """
     small = mmap.ALLOCATIONGRANULARITY
@@ -350,9 +348,9 @@ def _placed(sizes: Positions, unit: int) -> tuple[Positions, int]:
 
 
 def lines_of(places: Positions, first_rows: Positions, row: int) -> Positions | None:
-    """Return the difference, by file, between the line of a row in the table and its number.
+    """Return, for each file, the line of a row in the table less the number of the row.
 
-    `first_rows` are the numbers of the first row of each file. None if there is no table.
+    `first_rows` are the numbers of the first row of each file. Returns None if there is no table.
     """
     if not row or (places % row).any():
         return None

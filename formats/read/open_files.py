@@ -20,7 +20,7 @@ from ..manifest.common import FileEntry
 from .file_cache import FileCache
 from .mapped import MappedFiles
 from .pread import File, FileArray, PreadFiles, open_file
-from .sharded import Source
+from .sharded import NumberSource
 from .staleness import BuildGuard
 
 __all__ = ["Files", "ReadBy"]
@@ -44,11 +44,12 @@ class Files:
 
     def source(
         self, names: Sequence[str], dtype: str, counts: Sequence[int], width: int = 1
-    ) -> Source:
-        """Return the last `counts` numbers of the files `names`, as rows of `width` numbers.
+    ) -> NumberSource:
+        """Return a source of the last `counts[k]` numbers of each file `names[k]`.
 
-        Each file holds whole rows. The bytes before them are a header, which is compared with the
-        manifest when the file is opened. Mapped if `io` is ``"mmap"`` and addresses suffice.
+        `width` numbers make a row; each file holds whole rows. The bytes before them are a header,
+        which is compared with the manifest when the file is opened. The files are mapped if `io` is
+        ``"mmap"`` and addresses suffice.
         """
         files = self.read_from(names, dtype, counts, width)
         if self.io == "mmap":
@@ -59,7 +60,7 @@ class Files:
     def read_from(
         self, names: Sequence[str], dtype: str, counts: Sequence[int], width: int = 1
     ) -> PreadFiles:
-        """Return what `source` returns, read with `preadv` whatever `io` is."""
+        """Return the same as `source`, but read with `preadv` whatever `io` is."""
         sizes = [self.entries[name].bytes for name in names]
         numbers = np.array(counts, np.int64) * np.dtype(dtype).itemsize
         offset = np.array(sizes, np.int64) - numbers

@@ -75,7 +75,7 @@ def open_file(path: Path, name: str, size: int) -> File:
 
 
 class PreadFiles:
-    """Source that reads numbers of `dtype` from files, each opened on first use.
+    """NumberSource that reads numbers of `dtype` from files, each opened on first use.
 
     `sizes` are in bytes; `offset` bytes, one number for all files or one for each, precede the
     numbers. `open(name, size)` opens and checks a file. Open files are kept in `cache` and count
@@ -109,7 +109,7 @@ class PreadFiles:
         return self._cache.get(name, lambda: self.open(name, size))
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
-        """See `Source`; one system call a row."""
+        """See `NumberSource`; one system call a row."""
         out = np.empty((len(local), length), self.dtype)
         view, size = out.data.cast("B"), length * self.dtype.itemsize
         owners = np.broadcast_to(shards, local.shape).tolist()
@@ -119,13 +119,13 @@ class PreadFiles:
         return out
 
     def take_rows(self, shards: Positions | int, rows: Positions) -> Numbers:
-        """See `Source`."""
+        """See `NumberSource`."""
         return self.rows(shards, (rows - self.first_rows[shards]) * self.width, self.width)
 
     def copy(
         self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
     ) -> None:
-        """See `Source`; one system call a piece."""
+        """See `NumberSource`; one system call a piece."""
         view, item = out.data.cast("B"), self.dtype.itemsize
         columns = (shards, local * item + self.offsets[shards], lengths * item, at * item)
         rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -133,7 +133,7 @@ class PreadFiles:
             self.file(shard).read_into(view[to : to + size], place)
 
     def fill(self, out: Numbers, shard: int, local: int) -> None:
-        """See `Source`."""
+        """See `NumberSource`."""
         at = local * self.dtype.itemsize + int(self.offsets[shard])
         self.file(shard).read_into(out.data.cast("B"), at)
 
@@ -145,7 +145,7 @@ class PreadFiles:
         """Empty, since there is no range."""
         return np.empty(0, np.int64)
 
-    def look(self, shards: Positions | int) -> None:
+    def check_sizes(self, shards: Positions | int) -> None:
         """Do nothing: reading a changed file raises."""
 
     def close(self) -> None:
@@ -153,10 +153,10 @@ class PreadFiles:
 
 
 class FileArray:
-    """Array in a file that is read on demand, without a map.
+    """Array in a file, read on demand and without a map.
 
-    Has the methods of an array that readers of offsets and provenance use. Keeps nothing in
-    memory; only `np.asarray` reads all of it.
+    It has the methods of arrays that readers of offsets and provenance use, and keeps nothing in
+    memory. `np.asarray` and `astype` read all of it.
     """
 
     def __init__(self, file: File, dtype: str, shape: tuple[int, ...], offset: int) -> None:
@@ -187,7 +187,7 @@ class FileArray:
         return self._whole().astype(dtype)
 
     def take(self, at: Positions, mode: str = "clip") -> Numbers:
-        """Return the numbers at `at` [k]; neighbouring ones are read together."""
+        """Return the entries at positions `at` [k]; neighbouring ones are read together."""
         wanted = np.clip(at, 0, len(self) - 1)
         order = np.argsort(wanted, kind="stable")
         inorder = wanted[order]

@@ -1,9 +1,9 @@
 """One array of numbers in the files of many consecutive shards.
 
 Positions count over all shards: no result depends on where a shard ends. The numbers come from a
-`Source`: `MappedFiles` (a memory copy and no system call) or `PreadFiles` (a system call a window,
-and errors where a map would end the process). Finding shard and position of each window is done for
-a batch at once; window by window it took as long as copying 64 KiB.
+`NumberSource`: `MappedFiles` (a memory copy and no system call) or `PreadFiles` (a system call a
+window, and errors where a map would end the process). Shard and position are computed for all
+windows of a batch at once; one by one, that took as long for a window as copying 64 KiB.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 __all__ = [
     "Cuts",
+    "NumberSource",
     "Numbers",
     "Positions",
-    "Source",
     "Stream",
     "WindowPlaces",
     "bases",
@@ -29,32 +29,33 @@ __all__ = [
 ]
 
 Numbers = npt.NDArray[Any]
-
-
 Positions = npt.NDArray[np.int64]
-_PIECES, _MOST_PIECES = 1 << 12, 1 << 16  # of a stream, by the high bits of a position
-_PIECES_OF_EDGES = 32  # pieces for each edge: then a bisection serves a few windows in a hundred,
-_MOST_EDGES = _MOST_PIECES // 4  # a quarter at most; with more edges it serves all
+
+# `WindowPlaces` divides a stream into pieces by the high bits of a position. A window in a piece
+# with an edge needs a bisection: a few in a hundred with 32 pieces for each edge.
+_PIECES, _MOST_PIECES, _PIECES_OF_EDGES = 1 << 12, 1 << 16, 32
+_MOST_EDGES = _MOST_PIECES // 4  # with more, every window is found by bisection
 _MANY = 512  # starts; a bisection of fewer is as fast
 _NOWHERE = (1 << 63) - 1  # above any place; negative after adding a start of 1 or more
 
 
-class Source(Protocol):
-    """Protocol of the files of a stream; positions count from the start of a shard."""
+class NumberSource(Protocol):
+    """Protocol of the files that hold a stream; positions count from the start of a shard."""
 
     dtype: np.dtype[Any]
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
         """Return `length` >= 1 numbers at each of `local`: an owned array [len(local), length].
 
-        `shards` is one for each row, or one for all.
+        `shards` has the shard of each row, or is that of all rows.
         """
         ...
 
     def take_rows(self, shards: Positions | int, rows: Positions) -> Numbers:
-        """Return the rows numbered `rows` [k] over all files, in `shards`: owned [k, `width`].
+        """Return the rows numbered `rows` [k] over all files: an owned array [k, width].
 
-        The source has a fixed `width` of rows; a file holds whole rows.
+        `shards` has the shard of each row, or is that of all rows. `width`, the numbers in a row,
+        is fixed for a source; a file holds whole rows.
         """
         ...
 
@@ -71,8 +72,8 @@ class Source(Protocol):
     def windows(self, length: int) -> Numbers | None:
         """Return all windows of `length` numbers in one range of addresses, one element each.
 
-        Window `first[k] + i` begins at number `i` of shard `k`. None if files are to be opened or
-        checked first, or are not in one range.
+        Window `first[k] + i` begins at number `i` of shard `k`. Returns None if files must be
+        opened or checked first, or are not in one range.
         """
         ...
 
@@ -81,12 +82,12 @@ class Source(Protocol):
         """Start of each shard in the range, see `windows`."""
         ...
 
-    def look(self, shards: Positions | int) -> None:
-        """Raise if a file of `shards`, which are about to be read, has changed."""
+    def check_sizes(self, shards: Positions | int) -> None:
+        """Raise `IntegrityError` if a file of `shards` is found to have another size."""
         ...
 
     def close(self) -> None:
-        """Drop the files; reading opens them again."""
+        """Drop the files; the next read opens them again."""
         ...
 
 
@@ -96,7 +97,7 @@ class Stream:
     Thread-safe. Arrays returned are owned: they outlive the files and may be written to.
     """
 
-    def __init__(self, source: Source, lengths: Iterable[int], *, width: int = 1) -> None:
+    def __init__(self, source: NumberSource, lengths: Iterable[int], *, width: int = 1) -> None:
         self.source = source
         self.base = bases(lengths)
         self._cuts = Cuts(self.base)
@@ -107,7 +108,7 @@ class Stream:
         full = np.flatnonzero(np.diff(self.base))
         self._only: int | None = int(full[0]) if len(full) == 1 else None
         self._known: WindowPlaces | None = None
-        self._asked = 0
+        self._last_length = 0
 
     def __len__(self) -> int:
         return self._total
@@ -119,7 +120,7 @@ class Stream:
         out = np.empty(stop - start, self.source.dtype)
         if len(out):
             first, last = (bisect_right(self._bounds, at) - 1 for at in (start, stop - 1))
-            self.source.look(np.arange(first, last + 1))
+            self.source.check_sizes(np.arange(first, last + 1))
             self._fill(out, start)
         return out
 
@@ -136,7 +137,7 @@ class Stream:
             return self._taken(windows, at)
         check_inside("windows", starts, length, self._total)
         if self._only is not None:
-            self.source.look(self._only)
+            self.source.check_sizes(self._only)
             return self.source.rows(self._only, starts, length)
         return self._gather_from_many(starts, length)
 
@@ -145,8 +146,8 @@ class Stream:
     ) -> Iterator[Numbers]:
         """Yield `gather` of the first `rows[0]` of `starts`, of the next `rows[1]`, and so on.
 
-        Costs a memory copy for each; the places of all windows are computed at once, which saves
-        some microseconds for each.
+        Each array costs a memory copy. The places of all windows are computed at once, which saves
+        some microseconds an array.
         """
         ends = list(accumulate(rows))
         begins = [0, *ends][: len(ends)]
@@ -176,18 +177,18 @@ class Stream:
         for several shards, less than `gather`.
         """
         shards = self._row_cuts.shards_at(rows) if self._only is None else self._only
-        self.source.look(shards)
+        self.source.check_sizes(shards)
         return self.source.take_rows(shards, rows)
 
     def _at_once(self, starts: Positions, length: int) -> Positions | None:
-        """Return the places of windows in the range of the source; None unless all are whole."""
+        """Return the places of windows in the range of the source; None unless all have one."""
         known = self._known_places(length)
         return known.of(starts) if known is not None else None
 
     def _known_places(self, length: int) -> WindowPlaces | None:
         known = self._known
         if known is None or known.length != length:
-            repeated, self._asked = length == self._asked, length
+            repeated, self._last_length = length == self._last_length, length
             if not repeated:  # varying lengths are not worth a table each
                 return None
             known = self._known = WindowPlaces(self.base, self.source.first, length=length)
@@ -198,9 +199,9 @@ class Stream:
         local = starts - self.base[shards]
         inside = starts + length <= self._ends[shards]
         if inside.all():
-            self.source.look(shards)
+            self.source.check_sizes(shards)
             return self.source.rows(shards, local, length)
-        self.source.look(np.concatenate([shards, self.shards_at(starts + length - 1)]))
+        self.source.check_sizes(np.concatenate([shards, self.shards_at(starts + length - 1)]))
         out = np.empty((len(starts), length), self.source.dtype)
         if inside.any():
             out[inside] = self.source.rows(shards[inside], local[inside], length)
@@ -223,7 +224,7 @@ class Stream:
         if not full.all():
             shards, local, lengths, at = (column[full] for column in (shards, local, lengths, at))
         if len(shards):
-            self.source.look(shards)
+            self.source.check_sizes(shards)
             self.source.copy(shards, local, lengths, out, at)
 
     def cut(
@@ -275,7 +276,7 @@ def bases(counts: Iterable[int]) -> Positions:
 def unsigned_max(values: Positions) -> int:
     """Return the greatest of `values`, one or more, read as unsigned: a negative one is huge.
 
-    One pass decides if all are in 0 .. limit. `argmax` takes half the time of `max`.
+    So one pass tells if all are in 0 .. limit. `argmax` takes half the time of `max`.
 
     >>> unsigned_max(np.array([3, 7, 5])), unsigned_max(np.array([3, -1])) == 2**64 - 1
     (7, True)
@@ -285,7 +286,9 @@ def unsigned_max(values: Positions) -> int:
 
 
 def check_inside(what: str, starts: Positions, length: int, total: int) -> None:
-    """Raise `IndexError` unless each `start:start + length` is in 0 .. total; needs a start.
+    """Raise `IndexError` unless each `start:start + length` is in 0 .. total.
+
+    `starts` are one or more; `what` names them in the message.
 
     >>> check_inside("windows", np.array([3, 0, 7]), 2, total=9)
     >>> check_inside("windows", np.array([3, -1]), 2, total=9)
@@ -372,7 +375,7 @@ class WindowPlaces:
         if few or unsigned_max(starts) >= self._total:
             at = self._at(starts)
             return at, at.view(np.uint64) <= self._last
-        bits, shifts = self._near or self._made_near()
+        bits, shifts = self._near or self._make_near()
         at = shifts.take(starts >> bits)
         at += starts
         inside = at.view(np.uint64) <= self._last
@@ -382,8 +385,11 @@ class WindowPlaces:
             inside[unsure] = at[unsure].view(np.uint64) <= self._last
         return at, inside
 
-    def _made_near(self) -> tuple[np.int64, Positions]:
-        """Return the shift of a start by its high bits; no place where they do not decide it."""
+    def _make_near(self) -> tuple[np.int64, Positions]:
+        """Make the table of shifts by the high bits of a start; no place where these do not decide.
+
+        Returns how many low bits to drop, and the shift of each piece of the stream.
+        """
         pieces = max(_PIECES, min(_MOST_PIECES, _PIECES_OF_EDGES * len(self._edges)))
         bits = max(0, (self._total - 1).bit_length() - pieces.bit_length() + 1)
         begins = np.arange((self._total - 1 >> bits) + 1, dtype=np.int64) << bits

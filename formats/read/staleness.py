@@ -1,9 +1,9 @@
 """Guard against a rebuild in a directory that is being read.
 
-A rebuild replaces a dataset in one step, so all files that were opened between two looks at the
-same config.json belong to one build. A reader that opens files one after the other looks before
-and after each, and never mixes two builds. Costs two calls of stat for each file that is opened;
-maps and files that are open stay valid.
+A rebuild replaces a dataset in one step, so a file was opened in the same build if config.json is
+the same file before and after. `BuildGuard` checks that for every file, and so never mixes two
+builds. The check costs two calls of stat for each file that is opened; maps and files that are open
+stay valid.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class BuildGuard:
         self._self_sha256 = ""
 
     def open(self, opener: Callable[[], Found]) -> Found:
-        """Return the result of `opener`, which read files of the guarded build and of no other.
+        """Return the result of `opener`, called so that it reads files of the guarded build alone.
 
-        Raises `IntegrityError` if another build has taken its place; one with equal bytes may.
+        Raises `IntegrityError` if another build, with another config.json, has taken its place.
         """
         for _ in range(_TRIES):
             mark = mark_of(self._directory)

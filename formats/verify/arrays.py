@@ -1,8 +1,8 @@
 """Checks of a dataset of embeddings or pairs.
 
-Every file is checked alone first, read once and by any thread: header, numbers, splits, rejects.
-Checks between two arrays follow where neither has a finding, so that damage in one is not reported
-of the other; these arrays are read again, a block of rows at a time.
+First each file is checked alone, read once, in any thread: header, numbers, splits, rejects. Checks
+between two arrays follow if neither has a finding, so that damage in one is not reported of the
+other; they read these arrays again, a block of rows at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..manifest.arrays import (
 from ..manifest.identity import UNSERVED, array_content_id, crc32_combine
 from .offsets import OffsetRule, checked_offsets
 from .pairs import blocks, check_known_positives, finding_at, open_rows
-from .reader import Plan, Run, Task, do
+from .reader import Task, Verification, VerifyPlan, run_tasks
 from .records import REJECTS_NAME, check_row_splits
 from .rules import Rule, array_rules, from_inputs, scaled_unit
 from .shards import positions_of
@@ -36,11 +36,11 @@ __all__ = ["array_plan"]
 _OFFSETS = "pair_keyword_offsets"
 
 
-def array_plan(manifest: ArrayManifest) -> Plan:
+def array_plan(manifest: ArrayManifest) -> VerifyPlan:
     """Return the checks of the dataset with this manifest."""
     names = {REJECTS_NAME, *(split.index for split in manifest.splits.values())}
     names.update(shard.file for one in manifest.arrays.values() for shard in one.shards)
-    return Plan(
+    return VerifyPlan(
         kind=manifest.kind,
         recipe_id=manifest.recipe_id,
         files=manifest.files,
@@ -51,7 +51,7 @@ def array_plan(manifest: ArrayManifest) -> Plan:
     )
 
 
-def _check(manifest: ArrayManifest, run: Run, others: Sequence[Task]) -> None:
+def _check(manifest: ArrayManifest, run: Verification, others: Sequence[Task]) -> None:
     alone: list[Task] = [partial(check_row_splits, run, manifest)]
     for name, entry in manifest.arrays.items():
         if name == _OFFSETS and manifest.pairs is not None:
@@ -62,12 +62,12 @@ def _check(manifest: ArrayManifest, run: Run, others: Sequence[Task]) -> None:
         for shard in entry.shards:
             alone.append(partial(_check_shard, run, manifest, name, shard, first))
             first += shard.rows
-    do([*alone, *others], run)
-    do(list(_cross_checks(run, manifest)), run)
+    run_tasks([*alone, *others], run)
+    run_tasks(list(_cross_checks(run, manifest)), run)
     _check_content(run, manifest)
 
 
-def _check_content(run: Run, manifest: ArrayManifest) -> None:
+def _check_content(run: Verification, manifest: ArrayManifest) -> None:
     """Compare the content id of every split with that of its arrays and index."""
     crcs: dict[str, int] = {}
     for name, entry in manifest.arrays.items():
@@ -75,19 +75,19 @@ def _check_content(run: Run, manifest: ArrayManifest) -> None:
             continue
         crcs[name] = 0
         width = prod(entry.row) * np.dtype(storage_dtype(entry.dtype)).itemsize
-        if not run.added_up(shard.file for shard in entry.shards):
+        if not run.has_contents(shard.file for shard in entry.shards):
             return
         for shard in entry.shards:
-            crcs[name] = crc32_combine(crcs[name], run.numbers[shard.file], shard.rows * width)
+            crcs[name] = crc32_combine(crcs[name], run.content_crcs[shard.file], shard.rows * width)
     for name, split in manifest.splits.items():
-        if run.added_up([split.index]):
-            index = run.numbers[split.index]
+        if run.has_contents([split.index]):
+            index = run.content_crcs[split.index]
             found = array_content_id(manifest.kind, manifest.arrays, crcs, split.rows, index)
             run.check_content(name, split.content_id, found)
 
 
 def _check_shard(
-    run: Run, manifest: ArrayManifest, name: str, shard: ArrayShard, first: int
+    run: Verification, manifest: ArrayManifest, name: str, shard: ArrayShard, first: int
 ) -> None:
     """Check the numbers of `shard`, whose first row is row `first` of the array `name`."""
     entry = manifest.arrays[name]
@@ -99,10 +99,10 @@ def _check_shard(
             reader.check(storage_dtype(entry.dtype), shape, rules, first=first)
 
 
-def _check_offsets(run: Run, entry: ArrayEntry, total: int) -> None:
-    """Check the offsets of the keywords of all pairs, which run through all shards.
+def _check_offsets(run: Verification, entry: ArrayEntry, total: int) -> None:
+    """Check the offsets of the keywords of all pairs, which continue from shard to shard.
 
-    After a damaged shard the next one is not compared with its end.
+    The first offset after a damaged shard is not compared with the last one in it.
     """
     rule = OffsetRule(code="E_OFFSETS", total=total, part="pair", items="rows of pair_keyword_ids")
     first = before = 0
@@ -127,7 +127,7 @@ def _rules(manifest: ArrayManifest, name: str) -> Iterator[Rule]:
     yield from array_rules(manifest, name)
 
 
-def _cross_checks(run: Run, manifest: ArrayManifest) -> Iterator[Task]:
+def _cross_checks(run: Verification, manifest: ArrayManifest) -> Iterator[Task]:
     """Yield the checks between two arrays that both have no findings."""
 
     def sound(*names: str) -> bool:
@@ -141,7 +141,7 @@ def _cross_checks(run: Run, manifest: ArrayManifest) -> Iterator[Task]:
         yield partial(check_known_positives, run, manifest)
 
 
-def _check_scaled(run: Run, manifest: ArrayManifest, name: str, scale: str) -> None:
+def _check_scaled(run: Verification, manifest: ArrayManifest, name: str, scale: str) -> None:
     """Check that int8 rows of length 1, times their scale, still have that length."""
     numbers, scales = open_rows(run, manifest, name, scale)
     width = prod(numbers.row_shape)
@@ -151,8 +151,8 @@ def _check_scaled(run: Run, manifest: ArrayManifest, name: str, scale: str) -> N
             found = rule.find(numbers.read(start, stop).reshape(-1, width))
             if found is not None:
                 at, problem = found
-                row, told = start + at // width, f"{problem}, times its scale in {scale}"
-                run.findings.add(finding_at(numbers, row, at % width, rule.code, told))
+                row, problem = start + at // width, f"{problem}, times its scale in {scale}"
+                run.findings.add(finding_at(numbers, row, at % width, rule.code, problem))
                 return
     except DataprepError as error:
         run.findings.add_error(error, name)

@@ -1,6 +1,6 @@
 """Checks of the records of preferences: their documents, scores and ids.
 
-Groups and scores are read once, side by side, a MiB of each at a time. Record ids are compared with
+Groups and scores are read once, in step, a MiB of each at a time. Record ids are compared with
 groups afterwards, for which both are read once more.
 """
 
@@ -19,8 +19,8 @@ from ..read.open_files import Files
 from ..read.pread import FileArray
 from ..read.records import RecordIds
 from ..read.staleness import BuildGuard
-from .offsets import OffsetRule, OffsetsBeside
-from .reader import Reader, Run
+from .offsets import OffsetCursor, OffsetRule
+from .reader import Reader, Verification
 from .report import Finding, Refused
 
 __all__ = ["check_groups", "check_records_of_groups"]
@@ -28,14 +28,17 @@ __all__ = ["check_groups", "check_records_of_groups"]
 Numbers = npt.NDArray[np.int64]
 _STEP = BLOCK_BYTES // 8
 _DOCUMENTS = {"pairs": 2, "labels": 1}
-_SAID = {"pairs": "1 for the answer chosen, then 0 for the one rejected", "labels": "0 or 1"}
+_ALLOWED_SCORES = {
+    "pairs": "1 for the answer chosen, then 0 for the one rejected",
+    "labels": "0 or 1",
+}
 
 
-def check_groups(run: Run, shard: ShardEntry, form: str) -> None:
+def check_groups(run: Verification, shard: ShardEntry, form: str) -> None:
     """Check the groups and scores of `shard`, whose records have this `form`."""
     with contextlib.ExitStack() as stack:
         groups = run.open(stack, str(shard.groups))
-        starts = None if groups is None else _Records(groups, run, shard, form)
+        starts = None if groups is None else _RecordOffsets(groups, run, shard, form)
         with contextlib.ExitStack() as inner:
             scores = run.open(inner, str(shard.scores))
             if scores is not None:
@@ -44,10 +47,10 @@ def check_groups(run: Run, shard: ShardEntry, form: str) -> None:
             pass
 
 
-class _Records(OffsetsBeside):
-    """Offsets of records, which are the first documents of records."""
+class _RecordOffsets(OffsetCursor):
+    """Cursor over the groups of a shard: the offsets of records in its documents."""
 
-    def __init__(self, reader: Reader, run: Run, shard: ShardEntry, form: str) -> None:
+    def __init__(self, reader: Reader, run: Verification, shard: ShardEntry, form: str) -> None:
         self._pending = np.empty(0, np.int64)
         size = _DOCUMENTS.get(form)
         rule = OffsetRule(
@@ -58,11 +61,11 @@ class _Records(OffsetsBeside):
         super().__init__(run, reader, rule, shard.records or 0)
 
     def take(self, offsets: Numbers, sizes: Numbers) -> None:
-        """Keep the starts of records."""
+        """Add the first documents of records to those pending."""
         self._pending = np.concatenate([self._pending, offsets[:-1]])
 
     def until(self, stop: int) -> Numbers:
-        """Return the starts below `stop`, each once."""
+        """Return the first documents below `stop` of records, without those returned before."""
         while (not len(self._pending) or self._pending[-1] < stop) and self.advance():
             pass
         ready = int(np.searchsorted(self._pending, stop))
@@ -70,21 +73,23 @@ class _Records(OffsetsBeside):
         return found
 
 
-def _check_scores(reader: Reader, shard: ShardEntry, form: str, starts: _Records | None) -> None:
+def _check_scores(
+    reader: Reader, shard: ShardEntry, form: str, starts: _RecordOffsets | None
+) -> None:
     """Check that `form` allows every score; in groups, a record has all scores or none."""
     header = reader.expect_array("<f4", (shard.documents,))
     given = np.zeros(0, np.bool_)  # True if the document before the chunk has a score
     for scores in reader.arrays("<f4"):
         first = (reader.at - scores.nbytes - header) // 4
         if form == "groups":
-            wrong, said = np.isinf(scores), "finite, or NaN"
+            wrong, allowed = np.isinf(scores), "finite, or NaN"
         else:
             expected = np.arange(first + 1, first + 1 + len(scores)) % 2
             wrong = scores != expected if form == "pairs" else (scores != 0) & (scores != 1)
-            said = _SAID[form]
+            allowed = _ALLOWED_SCORES[form]
         if wrong.any():
             bad = int(np.argmax(wrong))
-            raise _wrong_score(reader, header, first + bad, scores[bad], f"must be {said}")
+            raise _wrong_score(reader, header, first + bad, scores[bad], f"must be {allowed}")
         if form != "groups" or starts is None:
             continue
         finite = np.concatenate([given, ~np.isnan(scores)])
@@ -99,11 +104,11 @@ def _check_scores(reader: Reader, shard: ShardEntry, form: str, starts: _Records
 
 def _wrong_score(reader: Reader, header: int, document: int, score: Any, problem: str) -> Refused:
     start = header + 4 * document
-    told = f"document {document} has the score {score}, {problem}"
-    return Refused(reader.finding("E_SCORES", told, start, start + 4))
+    text = f"document {document} has the score {score}, {problem}"
+    return Refused(reader.finding("E_SCORES", text, start, start + 4))
 
 
-def check_records_of_groups(run: Run, manifest: Manifest) -> None:
+def check_records_of_groups(run: Verification, manifest: Manifest) -> None:
     """Check that documents share a record id exactly where they share a group.
 
     Files with findings are skipped.
@@ -118,7 +123,7 @@ def check_records_of_groups(run: Run, manifest: Manifest) -> None:
                 run.findings.add_error(error, names[0])
 
 
-def _compare(run: Run, files: Files, split: SplitEntry) -> None:
+def _compare(run: Verification, files: Files, split: SplitEntry) -> None:
     ids: FileArray | RecordIds
     if split.index is None:
         ids = RecordIds(files, split.shards)

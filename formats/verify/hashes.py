@@ -86,7 +86,7 @@ def _crc_of_zeros() -> int:
 
 
 class Hashes:
-    """Hashes of the file `entry`, whose CRC-32s should be `table` (None if unknown)."""
+    """Hashes of the file `entry`; `table` has the expected CRC-32 of each MiB, None if unknown."""
 
     def __init__(self, entry: FileEntry, table: Crcs | None) -> None:
         self._entry = entry
@@ -101,7 +101,10 @@ class Hashes:
             self._blocks.update(data)
 
     def findings(self, read_again: Callable[[], FileHash]) -> Iterator[Finding]:
-        """Yield the differences of a file read to its end; `read_again` hashes it by block."""
+        """Yield the findings about a file that was read to its end.
+
+        `read_again` reads it once more and hashes it block by block.
+        """
         digest = self._sha.hexdigest()
         sound = digest == self._entry.sha256
         if self.table is None or self._blocks is None:

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataprepError
-from .reader import Reader, Run
+from .reader import Reader, Verification
 from .report import Refused
 
-__all__ = ["OffsetRule", "OffsetsBeside", "checked_offsets"]
+__all__ = ["OffsetCursor", "OffsetRule", "checked_offsets"]
 
 Offsets = npt.NDArray[np.int64]
 _INT64_MAX = (1 << 63) - 1
@@ -28,8 +28,8 @@ _INT64_MAX = (1 << 63) - 1
 class OffsetRule:
     """Rule for one list of offsets: they end at `total`, a part has `least` to `most` items.
 
-    Findings have the code `code` and name a part, the items, and their allowed number in a part
-    by `part`, `items` and `limit`.
+    Findings have the code `code`. `part`, `items` and `limit` are their words for a part, for its
+    items, and for the number of items that is allowed.
     """
 
     code: str
@@ -56,8 +56,8 @@ def checked_offsets(
 
     def refused(row: int, value: int, problem: str) -> Refused:
         start = header + 8 * (row - first)
-        told = f"row {row} is {value}, {problem}"
-        return Refused(reader.finding(rule.code, told, start, start + 8, row))
+        text = f"row {row} is {value}, {problem}"
+        return Refused(reader.finding(rule.code, text, start, start + 8, row))
 
     for chunk in reader.arrays(dtype):
         if at == 0 and chunk[0] != 0:
@@ -79,14 +79,14 @@ def checked_offsets(
         raise refused(at - 1, last[0], f"must end at {rule.total}, the {rule.items}")
 
 
-class OffsetsBeside:
-    """Offsets of a shard that are read and checked beside another file, as far as that is read.
+class OffsetCursor:
+    """Offsets of a shard, read and checked in step with another file.
 
-    The CRC-32 of the sizes of the parts becomes the content of the file. `sound` turns False at
+    The content of the file, for the content id, is the sizes of the parts. `sound` turns False at
     the first wrong offset, which becomes a finding.
     """
 
-    def __init__(self, run: Run, reader: Reader, rule: OffsetRule, parts: int) -> None:
+    def __init__(self, run: Verification, reader: Reader, rule: OffsetRule, parts: int) -> None:
         self.sound = True
         self._run = run
         self._reader = reader
@@ -103,7 +103,7 @@ class OffsetsBeside:
         if offsets is None:
             return False
         sizes = np.diff(offsets)
-        self._reader.numbers = crc32(sizes.astype("<u8").data, self._reader.numbers or 0)
+        self._reader.content_crc = crc32(sizes.astype("<u8").data, self._reader.content_crc or 0)
         self.take(offsets, sizes)
         return True
 

@@ -1,8 +1,8 @@
-"""Checks between the arrays of a dataset of pairs, and rows read again for such checks.
+"""Checks between the arrays of a dataset of pairs, and reading of rows for such checks.
 
-No negative of a pair is a source that is paired with its question. The pairs of questions and
-sources are sorted in memory, `_IN_MEMORY` at a time, so that memory does not grow with the dataset;
-a larger dataset is read once for each of these parts.
+No negative of a pair may be a known positive, a source that is paired with the same question. Known
+positives are sorted in memory, `_IN_MEMORY` at a time, so that memory does not grow with the
+dataset; a larger dataset is read once for each of these parts.
 
 Pairs converted from another layout (`pairs.foreign`) keep their negatives, which may repeat and be
 other positives of the question; for these only the source of the pair itself is a finding.
@@ -26,9 +26,9 @@ from ..manifest.arrays import ArrayManifest, PairSizes, pair_sizes
 from ..read.arrays import NamedArray
 from ..read.open_files import Files
 from ..read.staleness import BuildGuard
-from .reader import Run
+from .reader import Verification
 from .report import Finding
-from .rules import is_foreign, place
+from .rules import index_in_row, is_converted
 
 __all__ = ["blocks", "check_known_positives", "finding_at", "open_rows"]
 
@@ -38,8 +38,8 @@ _PAIR = 16  # bytes of a question and a source
 Ids = npt.NDArray[np.int64]
 
 
-def check_known_positives(run: Run, manifest: ArrayManifest) -> None:
-    """Check that no negative of a pair is its source or, unless foreign, another positive.
+def check_known_positives(run: Verification, manifest: ArrayManifest) -> None:
+    """Check that no negative of a pair is its source or, unless converted, another positive.
 
     Costs a sort of the pairs and a bisection for each negative.
     """
@@ -49,16 +49,16 @@ def check_known_positives(run: Run, manifest: ArrayManifest) -> None:
     index, negatives = open_rows(run, manifest, "pair_index", "hard_negatives")
     try:
         found = _Negatives(run=run, sizes=sizes, index=index, negatives=negatives)
-        found.check_own() if is_foreign(manifest) else found.check()
+        found.check_own() if is_converted(manifest) else found.check()
     except DataprepError as error:
         run.findings.add_error(error, "hard_negatives")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Negatives:
-    """Comparison of negatives with the pairs of one range of questions after another."""
+    """Search for negatives that are known positives, one range of questions at a time."""
 
-    run: Run
+    run: Verification
     sizes: PairSizes
     index: NamedArray
     negatives: NamedArray
@@ -66,7 +66,7 @@ class _Negatives:
     def check(self) -> None:
         """Add a finding about the first negative that is a known positive, if there is one."""
         for low, high in self._ranges():
-            if self._found(low, high, self._known(low, high)):
+            if self._search(low, high, self._known_pairs(low, high)):
                 return
 
     def check_own(self) -> None:
@@ -76,11 +76,11 @@ class _Negatives:
             hits = np.flatnonzero(chosen == pairs[:, 1:])
             if len(hits):
                 row, column = divmod(int(hits[0]), self.sizes.negatives)
-                self._tell(start + row, column, pairs[row, 1], pairs[row, 0])
+                self._report(start + row, column, pairs[row, 1], pairs[row, 0])
                 return
 
     def _ranges(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of questions with at most `_IN_MEMORY` pairs, or of one larger bin."""
+        """Yield ranges of questions with at most `_IN_MEMORY` pairs, or of one bin with more."""
         if self.sizes.pairs <= _IN_MEMORY:
             yield 0, self.sizes.questions
             return
@@ -97,7 +97,7 @@ class _Negatives:
             held += count
         yield low, self.sizes.questions
 
-    def _known(self, low: int, high: int) -> Ids:
+    def _known_pairs(self, low: int, high: int) -> Ids:
         """Return the pairs of questions `low` to `high`, each as one number, sorted."""
         found = []
         for start, stop in blocks(self.run, self.sizes.pairs, _PAIR):
@@ -108,8 +108,8 @@ class _Negatives:
         known.sort()
         return known
 
-    def _found(self, low: int, high: int, known: Ids) -> bool:
-        """Add a finding if a negative of these questions is `known`; return whether one is."""
+    def _search(self, low: int, high: int, known: Ids) -> bool:
+        """Return whether a negative of these questions is in `known`; add a finding about one."""
         count = self.sizes.negatives
         for start, stop in blocks(self.run, self.sizes.pairs, 8 * count):
             questions = self.index.read(start, stop)[:, 0]
@@ -123,23 +123,23 @@ class _Negatives:
             if len(hits):
                 row, column = divmod(int(hits[0]), count)
                 at = int(rows[row])
-                self._tell(start + at, column, chosen[row, column], questions[at])
+                self._report(start + at, column, chosen[row, column], questions[at])
                 return True
         return False
 
-    def _tell(self, row: int, column: int, source: int, question: int) -> None:
+    def _report(self, row: int, column: int, source: int, question: int) -> None:
         problem = f"is source {source}, must be no known positive of question {question}"
         found = finding_at(self.negatives, row, column, "E_POSITIVE", problem)
         self.run.findings.add(found)
 
 
-def open_rows(run: Run, manifest: ArrayManifest, *names: str) -> list[NamedArray]:
+def open_rows(run: Verification, manifest: ArrayManifest, *names: str) -> list[NamedArray]:
     """Return the arrays of these names, which are read and not mapped."""
     files = Files(run.directory, run.files, BuildGuard(run.directory), "pread")
     return [NamedArray(files, name, manifest.arrays[name]) for name in names]
 
 
-def blocks(run: Run, rows: int, width: int) -> Iterator[tuple[int, int]]:
+def blocks(run: Verification, rows: int, width: int) -> Iterator[tuple[int, int]]:
     """Yield (start, stop) of consecutive rows of `width` bytes, a MiB or one row at a time."""
     step = max(1, BLOCK_BYTES // max(1, width))
     for start in range(0, rows, step):
@@ -155,6 +155,6 @@ def finding_at(array: NamedArray, row: int, at: int, code: str, problem: str) ->
     start = int(array.files.offsets[shard]) + item * (number - int(base[shard]))
     return Finding(
         code=code, file=entry.shards[shard].file,
-        problem=f"row {row}{place(entry.row, at)} {problem}",
+        problem=f"row {row}{index_in_row(entry.row, at)} {problem}",
         start=start, stop=start + item, block=start // BLOCK_BYTES, row=row,
     )  # fmt: skip

@@ -31,27 +31,33 @@ from ..manifest.identity import crc32_of_numbers
 from ..storage import storage_errors
 from .hashes import Hashes
 from .report import Finding, Findings, Refused
-from .rules import Rule, place
+from .rules import Rule, index_in_row
 
-__all__ = ["Plan", "Progress", "Reader", "Run", "Stopped", "Task", "do"]
+__all__ = [
+    "Interrupted",
+    "ProgressCallback",
+    "Reader",
+    "Task",
+    "Verification",
+    "VerifyPlan",
+    "run_tasks",
+]
 
-Progress = Callable[[int, int], None]
-_HASH_BYTES = 256 << 10  # read and hashed while the processor's cache still holds them
-
-
+ProgressCallback = Callable[[int, int], None]
 Task = Callable[[], int | None]
+_HASH_BYTES = 256 << 10  # read and hashed while the processor's cache still holds them
 _MAX_THREADS = 8
 _QUICK_BYTES = 1 << 20  # smaller datasets are read before threads have started
 
 
-class Stopped(Exception):  # noqa: N818 (not an error: the caller was interrupted)
-    """End of a worker thread whose run was interrupted."""
+class Interrupted(Exception):  # noqa: N818 (not an error: the caller was interrupted)
+    """Exception that ends a worker thread after the verification was interrupted."""
 
 
-class Run:
+class Verification:
     """State of one verification, shared by its checks in several threads.
 
-    `files` are those of the manifest, in its order.
+    `files` are the entries of the manifest, in its order.
     """
 
     def __init__(
@@ -60,7 +66,7 @@ class Run:
         files: Sequence[FileEntry],
         *,
         hashing: bool,
-        progress: Progress | None,
+        progress: ProgressCallback | None,
     ) -> None:
         self.directory = directory
         self.hashing = hashing
@@ -68,7 +74,7 @@ class Run:
         self.notes: list[str] = []
         self.files = {entry.name: entry for entry in files}
         self.stop = threading.Event()
-        self.numbers: dict[str, int] = {}
+        self.content_crcs: dict[str, int] = {}
         """CRC-32 of the content of each sound file that was hashed."""
         self.total = 0
         self._done = 0
@@ -79,12 +85,12 @@ class Run:
 
     def sound(self, name: str) -> bool:
         """Return whether the file `name` has no findings so far."""
-        return not self.findings.concern(name)
+        return not self.findings.any_in(name)
 
     def advance(self, count: int) -> None:
-        """Count `count` bytes as read; raise `Stopped` if the run was interrupted."""
+        """Count `count` bytes as read; raise `Interrupted` if the verification was interrupted."""
         if self.stop.is_set():
-            raise Stopped
+            raise Interrupted
         if self._progress is None:
             return
         with self._lock:
@@ -109,9 +115,9 @@ class Run:
                 reader.expect_array("<u4", (self._block_total,))
         self._crc_usable = self.hashing and self.sound(CRC_NAME)
 
-    def added_up(self, names: Iterable[str]) -> bool:
-        """Return whether the content of these files is known and none has findings."""
-        return all(name in self.numbers and self.sound(name) for name in names)
+    def has_contents(self, names: Iterable[str]) -> bool:
+        """Return whether no file has a finding and the CRC-32s of their content are known."""
+        return all(name in self.content_crcs and self.sound(name) for name in names)
 
     def check_content(self, split: str, stored: str, found: str) -> None:
         """Compare the content id of a split with the one that its files give."""
@@ -138,7 +144,7 @@ class Reader:
     A `Refused` or `DataprepError` raised in the block ends it and becomes a finding.
     """
 
-    def __init__(self, run: Run, entry: FileEntry) -> None:
+    def __init__(self, run: Verification, entry: FileEntry) -> None:
         self.name = entry.name
         self.size = entry.bytes
         self.at = 0
@@ -147,8 +153,8 @@ class Reader:
         self._hashes = Hashes(entry, run.expected_crcs(entry)) if run.hashing else None
         self._failed = False
         self._header = b""
-        self.numbers: int | None = None
-        """CRC-32 of the content of the file, where that is not its numbers."""
+        self.content_crc: int | None = None
+        """CRC-32 of the content of the file; None until the end if that is its numbers."""
         self._buffer = bytearray(min(BLOCK_BYTES, max(entry.bytes, 1)))
 
     def __enter__(self) -> Reader:
@@ -185,17 +191,17 @@ class Reader:
             for finding in found:
                 self._run.findings.add(finding)
             if not found:
-                self._add_up(self._hashes.table)
+                self._store_content(self._hashes.table)
         except DataprepError as error:
             self._run.findings.add_error(error, self.name)
 
-    def _add_up(self, table: npt.NDArray[np.uint32] | None) -> None:
-        """Keep the CRC-32 of the content of the file; `table` has that of each MiB."""
-        if self.numbers is None and table is not None:
+    def _store_content(self, table: npt.NDArray[np.uint32] | None) -> None:
+        """Store the CRC-32 of the content of the file, whose MiBs have the CRC-32s `table`."""
+        if self.content_crc is None and table is not None:
             hashed = FileHash(size=self.size, sha256=self._entry.sha256, crc32=table)
-            self.numbers = crc32_of_numbers(hashed, self._header)
-        if self.numbers is not None:
-            self._run.numbers[self.name] = self.numbers
+            self.content_crc = crc32_of_numbers(hashed, self._header)
+        if self.content_crc is not None:
+            self._run.content_crcs[self.name] = self.content_crc
 
     def read(self, limit: int = BLOCK_BYTES) -> memoryview:
         """Return the next `limit` bytes, fewer at the end; valid until the next call."""
@@ -261,10 +267,11 @@ class Reader:
         self, dtype: str, shape: tuple[int, ...], rules: Sequence[Rule], what: str = "row",
         first: int = 0,
     ) -> Iterator[npt.NDArray[Any]]:  # fmt: skip
-        """Yield a .npy file of this type and shape in blocks of rows [k, width], under `rules`.
+        """Yield a .npy file of this type and shape in checked blocks of rows: [k, width].
 
-        Adds a finding about the first number that breaks a rule, for each rule, and ends when no
-        rule is left. `what` names a row in findings, `first` is the number of the first one.
+        Adds a finding about the first number that breaks one of `rules`, and drops that rule; ends
+        when no rule is left. `what` is the word for a row in findings, `first` the number of the
+        first one.
         """
         self.expect_array(dtype, shape)
         left, width = list(rules), prod(shape[1:])
@@ -275,7 +282,7 @@ class Reader:
                 if found is not None:
                     at, problem = found
                     row, start = first + at // width, begin + at * block.itemsize
-                    where = f"{what} {row}{place(shape[1:], at % width)}"
+                    where = f"{what} {row}{index_in_row(shape[1:], at % width)}"
                     self._run.findings.add(self.finding(
                         rule.code, f"{where} {problem}", start, start + block.itemsize, row
                     ))  # fmt: skip
@@ -295,7 +302,7 @@ class Reader:
             pass
 
     def expect_array(self, dtype: str, shape: tuple[int, ...]) -> int:
-        """Read the `.npy` header, refuse any but this one, and return its length in bytes."""
+        """Read a `.npy` header, and return its size in bytes; raise `Refused` for another array."""
         described = self._entry.dtype == dtype and self._entry.shape == shape
         begin = npy.begin(self.size, dtype, shape)
         if not described or begin is None:
@@ -328,7 +335,7 @@ class Reader:
 
 
 def _block_starts(files: Sequence[FileEntry]) -> tuple[dict[str, int], int]:
-    """Return where the blocks of each file start in crc32.npy, and the number of all blocks."""
+    """Return the first block of each file in crc32.npy, and the number of all blocks."""
     starts, at = {}, 0
     for entry in files:
         if entry.name != CRC_NAME:
@@ -343,11 +350,11 @@ def _expect_sequential(descriptor: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class VerifyPlan:
     """The checks of one dataset, from its manifest.
 
-    `folders` are allowed even without files. `counts` are the totals in the report. `read` are the
-    files whose content has rules; `check` reads them, beside the other tasks that it is given.
+    `folders` may exist without files. `counts` are the totals in the report. `read` are the files
+    whose content has rules; `check` checks them, and runs other tasks at the same time.
     """
 
     kind: str
@@ -356,11 +363,11 @@ class Plan:
     folders: frozenset[str]
     counts: dict[str, int]
     read: frozenset[str]
-    check: Callable[[Run, Sequence[Task]], None]
+    check: Callable[[Verification, Sequence[Task]], None]
 
 
-def do(tasks: Sequence[Task], run: Run) -> list[int | None]:
-    """Return the results of `tasks`, run by a thread for each core where files are large."""
+def run_tasks(tasks: Sequence[Task], run: Verification) -> list[int | None]:
+    """Run `tasks`, in a thread for each core if files are large, and return their results."""
     if run.total <= _QUICK_BYTES:
         return [task() for task in tasks]
     with ThreadPoolExecutor(min(_MAX_THREADS, _cores()), "dataprep-verify") as pool:

@@ -2,9 +2,8 @@
 
 The splits of a dataset of arrays index rows: each row is in exactly one split.
 
-One bit for each record (125 MB for 10**9) is set, by vectorised chunks, while index files and
-rejects are read. Memory is allocated only where files of the right size back the counts of the
-manifest.
+A bit for each record (125 MB for 10**9) is set while index files and rejects are read. The bits are
+allocated only if the files are large enough for the counts in the manifest, which may be damaged.
 """
 
 from __future__ import annotations
@@ -20,33 +19,31 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import IntegrityError
-from ..files import index_file as torchfile
+from ..files import index_file
 from ..manifest.arrays import ArrayManifest
 from ..manifest.common import CONFIG_NAME, InputEntry, RecordCounts
 from ..manifest.tokens import Manifest, SplitEntry
-from .reader import Reader, Run
+from .reader import Reader, Verification
 from .report import Finding, Refused
 
 __all__ = ["REJECTS_NAME", "Bits", "check_records", "check_rejects", "check_row_splits"]
 
 _BITS = 64  # of a record id
 _FEW = 1 << 20  # bits that are allocated in any case: 128 KiB
-_MIN_LINE = 40  # bytes, below the size of the fixed keys of a reject
+_MIN_LINE = 40  # bytes, fewer than the keys of a reject take
+_SCAN_BYTES = 1 << 20
+_LINE_LIMIT = 1 << 20
+REJECTS_NAME = "rejects.jsonl"
 
 Ids = npt.NDArray[np.int64]
 
 
-_SCAN_BYTES = 1 << 20
-REJECTS_NAME = "rejects.jsonl"
-_LINE_LIMIT = 1 << 20
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Index:
-    """Numbers of one split, below `limit`, and their names in findings.
+class _SplitNumbers:
+    """Numbers of one split, all below `limit`, and the words for them in findings.
 
-    `files` are (name, count): one index, or with `by_shard` an array for each shard. `distinct` is
-    the number of different ones, None if no number repeats.
+    `files` are (name, count): one index file, or with `by_shard` an array for each shard.
+    `distinct` is how many different numbers there are, None if no number may repeat.
     """
 
     files: Sequence[tuple[str, int]]
@@ -58,11 +55,11 @@ class _Index:
     total: str = "records.read"
 
 
-def check_records(run: Run, manifest: Manifest) -> None:
+def check_records(run: Verification, manifest: Manifest) -> None:
     """Check index files and rejects.jsonl, and that only removed records are missing."""
     records = manifest.records
     indexes = [
-        _Index(files=_id_files(split), limit=records.read, distinct=split.records,
+        _SplitNumbers(files=_id_files(split), limit=records.read, distinct=split.records,
                by_shard=split.index is None)
         for split in manifest.splits.values()
     ]  # fmt: skip
@@ -82,14 +79,14 @@ def check_records(run: Run, manifest: Manifest) -> None:
             ))  # fmt: skip
 
 
-def check_row_splits(run: Run, manifest: ArrayManifest) -> None:
+def check_row_splits(run: Verification, manifest: ArrayManifest) -> None:
     """Check index files and rejects.jsonl of a dataset of arrays.
 
     The manifest is accepted only if the splits have as many rows as the arrays, so that none is
     missing if none is in two splits.
     """
     indexes = [
-        _Index(
+        _SplitNumbers(
             files=[(split.index, split.rows)], limit=manifest.rows, place="position",
             number="row", total="the number of rows",
         )
@@ -107,11 +104,13 @@ def check_row_splits(run: Run, manifest: ArrayManifest) -> None:
     check_rejects(run, manifest.records, manifest.inputs, bits)
 
 
-def _bits(run: Run, indexes: Sequence[_Index], count: int, removed: int = 0) -> Bits | None:
-    """Return an empty set of `count` numbers; None if files of the right size hold fewer.
+def _bits(
+    run: Verification, indexes: Sequence[_SplitNumbers], count: int, removed: int = 0
+) -> Bits | None:
+    """Return an empty set for `count` numbers; None if the files are too small to hold them.
 
-    No file has the `removed` ones, but all bits may take no more memory than the files; if they
-    would, a note is added.
+    The files lack the `removed` numbers. If the set would take more memory than the files, returns
+    None and adds a note.
     """
     names = {name for name in _files(indexes) if run.sound(name)}
     backed = sum(run.files[name].bytes // 8 for name in names)
@@ -132,14 +131,16 @@ def _id_files(split: SplitEntry) -> list[tuple[str, int]]:
     return [(str(shard.record_ids), shard.documents) for shard in split.shards]
 
 
-def _files(indexes: Sequence[_Index]) -> list[str]:
+def _files(indexes: Sequence[_SplitNumbers]) -> list[str]:
     return [name for index in indexes for name, _ in index.files]
 
 
-def _check_indexes(run: Run, indexes: Sequence[_Index], bits: Bits | None) -> Bits | None:
+def _check_indexes(
+    run: Verification, indexes: Sequence[_SplitNumbers], bits: Bits | None
+) -> Bits | None:
     """Check all index files and add their numbers to `bits`; return None if one is damaged."""
     for index in indexes:
-        numbers = _Numbers(index)
+        numbers = _NumberCheck(index)
         for name, count in index.files:
             if not all(run.sound(other) for other in _files(indexes)):
                 bits = None  # a damaged index must not put the blame on another
@@ -150,7 +151,7 @@ def _check_indexes(run: Run, indexes: Sequence[_Index], bits: Bits | None) -> Bi
                 if index.by_shard:
                     numbers.read(reader, reader.expect_array("<i8", (count,)), count, bits)
                 else:
-                    _check_torch(run, reader, index, numbers, bits)
+                    _check_index_file(run, reader, index, numbers, bits)
         whole = all(run.sound(name) for name, _ in index.files)
         if whole and index.distinct is not None and numbers.distinct != index.distinct:
             run.findings.add(Finding(
@@ -160,32 +161,36 @@ def _check_indexes(run: Run, indexes: Sequence[_Index], bits: Bits | None) -> Bi
     return bits
 
 
-def _check_torch(
-    run: Run, reader: Reader, index: _Index, numbers: _Numbers, bits: Bits | None
+def _check_index_file(
+    run: Verification,
+    reader: Reader,
+    index: _SplitNumbers,
+    numbers: _NumberCheck,
+    bits: Bits | None,
 ) -> None:
     """Check an index file: the bytes before the numbers, the numbers, and the bytes after them."""
     ((name, count),) = index.files
     try:
-        begin = torchfile.check_index(run.directory / name, count)
+        begin = index_file.check_index(run.directory / name, count)
     except IntegrityError as error:
         raise Refused(reader.finding(
             "E_INDEX", f"is not the index of {count} {index.place}s: it {error.problem}", 0
         )) from None  # fmt: skip
-    ours = torchfile.is_ours(bytes(reader.read(begin)), reader.size, count)
+    ours = index_file.is_ours(bytes(reader.read(begin)), reader.size, count)
     crc = numbers.read(reader, begin, count, bits)
-    reader.numbers, start = crc, reader.at
-    if reader.read() != torchfile.tail(count, crc) and ours:
+    reader.content_crc, start = crc, reader.at
+    if reader.read() != index_file.tail(count, crc) and ours:
         problem = "does not end as dataprep writes it"
         raise Refused(reader.finding("E_INDEX", problem, start, reader.at))
 
 
-class _Numbers:
-    """Check of the increasing numbers of a split, file after file; counts the distinct ones.
+class _NumberCheck:
+    """Check that the numbers of a split increase, file after file; counts the distinct ones.
 
-    Numbers may repeat where the index states how many are distinct.
+    Numbers may repeat if `index.distinct` is a number.
     """
 
-    def __init__(self, index: _Index) -> None:
+    def __init__(self, index: _SplitNumbers) -> None:
         self.distinct = 0
         self._index = index
         self._last = np.full(1, -1, np.int64)
@@ -209,8 +214,8 @@ class _Numbers:
             steps = np.diff(ids, prepend=self._last)
             falls = np.flatnonzero((steps < 0) | (ids < 0) if repeats else steps <= 0)
             if len(falls):
-                told = "smaller than" if repeats else "not larger than"
-                raise refused(int(falls[0]), f"is {told} the one before")
+                relation = "smaller than" if repeats else "not larger than"
+                raise refused(int(falls[0]), f"is {relation} the one before")
             if ids[-1] >= index.limit:
                 bad = int(np.searchsorted(ids, index.limit))
                 raise refused(bad, f"is not below {index.total}, {index.limit}")
@@ -277,9 +282,9 @@ class _Reject(msgspec.Struct):
 
 
 def check_rejects(
-    run: Run, records: RecordCounts, inputs: Sequence[InputEntry], bits: Bits | None
+    run: Verification, records: RecordCounts, inputs: Sequence[InputEntry], bits: Bits | None
 ) -> None:
-    """Check rejects.jsonl, or that no record was rejected if there is none."""
+    """Check rejects.jsonl; without such a file, that no record was rejected."""
     if REJECTS_NAME in run.files:
         with contextlib.ExitStack() as stack:
             reader = run.open(stack, REJECTS_NAME)

@@ -1,7 +1,7 @@
 """The result of a verification: findings, which are failures, and notes, which are not.
 
-A finding has the four parts of an error (code, place, problem, remedy), prints as the same line,
-and adds the range of bytes where it is known.
+A finding has the four parts of an error (code, file, problem, remedy) and prints as an error does.
+It also has the range of bytes where that is known.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import RESTORE, DataprepError
+from ..errors import RESTORE, DataprepError, IntegrityError
 
 __all__ = ["MAX_FINDINGS", "Finding", "Findings", "Level", "Refused", "VerifyReport"]
 
 Level = Literal["stat", "structure", "full"]
 
 MAX_FINDINGS = 1000
+"""Most findings in a report."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +28,7 @@ class Finding:
 
     `start` and `stop` are bytes of `file`, `block` is the number of the first MiB concerned, and
     `row` is the row of the array or split; all four are None where they are unknown or meaningless.
-    A command with this finding alone ends with `exit_code`.
+    `exit_code` is that of a command that has this finding alone.
 
     >>> print(Finding(code="E_HASH", file="crc32.npy", problem="is damaged"))
     error[E_HASH] crc32.npy: is damaged. Restore this file, or build again with --overwrite.
@@ -41,7 +42,7 @@ class Finding:
     stop: int | None = None
     block: int | None = None
     row: int | None = None
-    exit_code: int = 3
+    exit_code: int = IntegrityError.exit_code
 
     def __str__(self) -> str:
         return f"error[{self.code}] {self.file}: {self.problem}. {self.remedy}"
@@ -62,7 +63,7 @@ class Finding:
 
 
 class Refused(Exception):  # noqa: N818 (control flow inside one check, never seen outside)
-    """End of the check of one file, with a finding."""
+    """Exception that ends the check of one file; `finding` becomes part of the report."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(str(finding))
@@ -70,7 +71,7 @@ class Refused(Exception):  # noqa: N818 (control flow inside one check, never se
 
 
 class Findings:
-    """Collection of findings of several threads; keeps `limit` and counts the others."""
+    """Thread-safe collection of the first `limit` findings, and the number of others."""
 
     def __init__(self, limit: int = MAX_FINDINGS) -> None:
         self._limit = limit
@@ -89,7 +90,7 @@ class Findings:
                 self.dropped += 1
 
     def add_error(self, error: DataprepError | Refused, file: str) -> None:
-        """Keep `error` as a finding; about `file` if the error names no place."""
+        """Add the finding for `error`, about `file` if `error.where` is None."""
         if isinstance(error, Refused):
             self.add(error.finding)
             return
@@ -100,13 +101,13 @@ class Findings:
             )
         )  # fmt: skip
 
-    def concern(self, file: str) -> bool:
+    def any_in(self, file: str) -> bool:
         """Return whether there is a finding in `file`."""
         with self._lock:
             return file in self._files
 
     def sorted(self) -> tuple[Finding, ...]:
-        """Return the findings by file and place in it, in the same order in every run."""
+        """Return the findings sorted by file and byte, in the same order in every run."""
         with self._lock:
             found = list(self._found)
         return tuple(sorted(found, key=lambda one: (one.file, one.start or 0, one.code)))

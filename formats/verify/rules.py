@@ -19,17 +19,17 @@ import numpy.typing as npt
 from ..manifest.arrays import BFLOAT16, FOREIGN, ArrayManifest, pair_sizes
 
 __all__ = [
-    "Found",
     "Rule",
+    "Violation",
     "array_rules",
     "boolean",
     "distinct",
     "finite",
     "from_inputs",
+    "index_in_row",
     "inside",
-    "is_foreign",
+    "is_converted",
     "pair_rules",
-    "place",
     "positive",
     "scaled_unit",
     "unit",
@@ -37,7 +37,8 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
-Found = tuple[int, str] | None
+Violation = tuple[int, str] | None
+"""Position of a number that breaks a rule, and the problem; None if there is no such number."""
 
 _INFINITY = {  # by type: infinity as an integer of its bits, and the type of the integer
     "<f4": (0x7F80_0000, "<u4"),
@@ -47,8 +48,6 @@ _INFINITY = {  # by type: infinity as an integer of its bits, and the type of th
 }
 _SLACK = {"<f4": 0.001, "<f8": 0.001, "<f2": 0.002, BFLOAT16: 0.01}
 """Allowed distance of a length from 1: over twice the precision of the type."""
-
-
 _COSINE_SLACK = 0.001  # of a cosine in float32 or float16, rounded
 
 
@@ -57,7 +56,7 @@ class Rule:
     """A rule: `find` returns the first number of a block of rows that breaks it, or None."""
 
     code: str
-    find: Callable[[Array], Found]
+    find: Callable[[Array], Violation]
 
 
 def finite(dtype: str) -> Rule:
@@ -65,7 +64,7 @@ def finite(dtype: str) -> Rule:
     infinity, bits = _INFINITY[dtype]
     sign = np.array(1 << (8 * np.dtype(bits).itemsize - 1), bits)
 
-    def find(block: Array) -> Found:
+    def find(block: Array) -> Violation:
         if dtype in ("<f4", "<f8"):  # a sum of squares is finite if all are, unless it overflows
             flat = block.reshape(-1)
             with np.errstate(over="ignore"):
@@ -83,23 +82,23 @@ def finite(dtype: str) -> Rule:
 def within(low: float, high: float, why: str = "", *, slack: float = 0) -> Rule:
     """Return the rule that numbers are `low` to `high` within `slack`; `why` explains it."""
     limits = f"must be {low} to {high}" if low <= high else "there must be none"
-    told = f"{limits} ({why})" if why else limits
+    allowed = f"{limits} ({why})" if why else limits
     least, most = low - slack, high + slack
 
-    def find(block: Array) -> Found:
+    def find(block: Array) -> Violation:
         if least <= block.min() and block.max() <= most:
             return None
         at = int(np.argmax(~((block >= least) & (block <= most))))
-        return at, f"is {block.reshape(-1)[at]}, {told}"
+        return at, f"is {block.reshape(-1)[at]}, {allowed}"
 
     return Rule(code="E_RANGE", find=find)
 
 
 def inside(limits: Sequence[int], names: Sequence[str]) -> Rule:
-    """Return the rule that numbers are rows of the table of their column, 0 to its limit."""
+    """Return the rule that numbers in column `k` are rows of `names[k]`: below `limits[k]`."""
     stops = np.array(limits, np.int64)
 
-    def find(block: Array) -> Found:
+    def find(block: Array) -> Violation:
         if block.min() >= 0 and bool((block.max(axis=0) < stops).all()):
             return None
         at = int(np.argmax((block < 0) | (block >= stops)))
@@ -113,7 +112,7 @@ def inside(limits: Sequence[int], names: Sequence[str]) -> Rule:
 def boolean(code: str = "E_BOOL") -> Rule:
     """Return the rule that bytes are 0 or 1."""
 
-    def find(block: Array) -> Found:
+    def find(block: Array) -> Violation:
         if block.max() <= 1:
             return None
         at = int(np.argmax(block > 1))
@@ -125,7 +124,7 @@ def boolean(code: str = "E_BOOL") -> Rule:
 def positive() -> Rule:
     """Return the rule that scales are finite and above 0."""
 
-    def find(block: Array) -> Found:
+    def find(block: Array) -> Violation:
         if block.min() > 0 and block.max() < np.inf:
             return None
         at = int(np.argmax(~((block > 0) & (block < np.inf))))
@@ -137,7 +136,7 @@ def positive() -> Rule:
 def distinct() -> Rule:
     """Return the rule that no number repeats in a row."""
 
-    def find(block: Array) -> Found:
+    def find(block: Array) -> Violation:
         rows = np.sort(block, axis=1)
         twice = (rows[:, 1:] == rows[:, :-1]).any(axis=1)
         if not twice.any():
@@ -154,7 +153,7 @@ def distinct() -> Rule:
 def unit(dtype: str) -> Rule:
     """Return the rule that rows have length 1, within the rounding of `dtype`."""
 
-    def find(block: Array) -> Found:
+    def find(block: Array) -> Violation:
         rows = _reals(block, dtype)
         return _not_unit(_lengths(rows), np.full(len(rows), _SLACK[dtype]), block.shape[1])
 
@@ -167,7 +166,7 @@ def scaled_unit(scales: Array) -> Rule:
     Rounding moved a number by half at most, so a row by sqrt(width) / 2 times its scale.
     """
 
-    def find(block: Array) -> Found:
+    def find(block: Array) -> Violation:
         width = block.shape[1]
         slack = _SLACK["<f4"] + scales * (np.sqrt(width) / 2)
         return _not_unit(_lengths(block.astype("<f4")) * scales, slack, width)
@@ -175,7 +174,7 @@ def scaled_unit(scales: Array) -> Rule:
     return Rule(code="E_UNIT", find=find)
 
 
-def _not_unit(lengths: Array, slack: Array, width: int) -> Found:
+def _not_unit(lengths: Array, slack: Array, width: int) -> Violation:
     far = ~(np.abs(lengths - 1) <= slack)
     if not far.any():
         return None
@@ -186,7 +185,7 @@ def _not_unit(lengths: Array, slack: Array, width: int) -> Found:
 def from_inputs(ends: npt.NDArray[np.uint64]) -> Rule:
     """Return the rule for provenance: a known input, and a position below its end in `ends`."""
 
-    def find(block: Array) -> Found:
+    def find(block: Array) -> Violation:
         unknown = block[:, 0] >= len(ends)
         if unknown.any():
             row = int(np.argmax(unknown))
@@ -202,10 +201,10 @@ def from_inputs(ends: npt.NDArray[np.uint64]) -> Rule:
     return Rule(code="E_SOURCE", find=find)
 
 
-def place(shape: tuple[int, ...], at: int) -> str:
+def index_in_row(shape: tuple[int, ...], at: int) -> str:
     """Return the index of number `at` in a row of this shape, as numpy writes it.
 
-    >>> place((), 0), place((3,), 2), place((2, 3), 4)
+    >>> index_in_row((), 0), index_in_row((3,), 2), index_in_row((2, 3), 4)
     ('', '[2]', '[1, 1]')
     """
     if not shape:
@@ -230,13 +229,13 @@ def _reals(block: Array, dtype: str) -> Array:
     return block if dtype == "<f8" else block.astype("<f4", copy=False)
 
 
-def is_foreign(manifest: ArrayManifest) -> bool:
-    """Return whether the pairs and their negatives were converted from another layout."""
+def is_converted(manifest: ArrayManifest) -> bool:
+    """Return whether the dataset is one of pairs that were converted from another layout."""
     return manifest.pairs is not None and FOREIGN in manifest.pairs
 
 
 def pair_rules(manifest: ArrayManifest) -> Mapping[str, Sequence[Rule]]:
-    """Return the rules of the arrays of pairs that are not vectors."""
+    """Return the rules, by name, of the arrays of pairs that are not vectors."""
     sizes = pair_sizes(manifest.arrays, manifest.rows)
     ids = inside([sizes.sources], ["source_embs"])
     return {
@@ -244,14 +243,14 @@ def pair_rules(manifest: ArrayManifest) -> Mapping[str, Sequence[Rule]]:
         "pair_cluster_id": [within(-1, sizes.clusters - 1, "-1 or a row of centroid_embs")],
         "pair_relevance": [within(0, 1)],
         "pair_keyword_ids": [inside([sizes.keywords], ["keyword_embs"])],
-        "hard_negatives": [ids] if is_foreign(manifest) else [ids, distinct()],
+        "hard_negatives": [ids] if is_converted(manifest) else [ids, distinct()],
         "negative_tiers": [within(1, 4)],
         "centroid_distances": [within(0, 2, slack=_COSINE_SLACK)],
     }
 
 
 def array_rules(manifest: ArrayManifest, name: str) -> Iterator[Rule]:
-    """Yield the rules for every number of the array `name`, provenance apart."""
+    """Yield the rules for the numbers of the array `name`; for provenance see `from_inputs`."""
     entry = manifest.arrays[name]
     if manifest.pairs is not None:
         special = pair_rules(manifest).get(name)

@@ -1,8 +1,8 @@
 """Checks of the files of a shard: offsets, ids, BOS and EOS, provenance, masks.
 
-Each file is read once, front to back. Offsets are read beside the tokens, as far as these have been
-read, so that memory stays at one MiB a file whatever the lengths of documents. A file gets one
-finding for each kind of error, about its first place.
+Each file is read once, front to back. Offsets are read in step with the tokens, so that memory
+stays at one MiB a file, whatever the lengths of documents. A file has one finding for each kind of
+error, about the first one.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from ..manifest.common import UNITS, check_known
 from ..manifest.tokens import InputEntry, Manifest, ShardEntry
-from .offsets import OffsetRule, OffsetsBeside
-from .reader import Reader, Run
+from .offsets import OffsetCursor, OffsetRule
+from .reader import Reader, Verification
 from .report import Finding
 from .rules import boolean, from_inputs
 
-__all__ = ["Rules", "check_mask", "check_shard", "positions_of"]
+__all__ = ["TokenRules", "check_mask", "check_shard", "positions_of"]
 
 Array = npt.NDArray[Any]
 Offsets = npt.NDArray[np.int64]
@@ -32,8 +32,8 @@ _COMPRESSED = (".gz", ".zst", ".zstd")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rules:
-    """Rules for every shard of a dataset; `bos` and `eos` are None if the build adds none."""
+class TokenRules:
+    """TokenRules for every shard of a dataset; `bos` and `eos` are None if the build adds none."""
 
     dtype: str
     vocab_size: int
@@ -45,7 +45,7 @@ class Rules:
     """Largest number of tokens of a document, if the build had a limit."""
 
     @classmethod
-    def of(cls, manifest: Manifest) -> Rules:
+    def of(cls, manifest: Manifest) -> TokenRules:
         """Return the rules that `manifest` states."""
         tokenizer = manifest.tokenizer
         bos, eos = tokenizer.bos, tokenizer.eos
@@ -61,17 +61,17 @@ class Rules:
 
     @property
     def frame(self) -> int:
-        """Number of tokens that BOS and EOS add to a document."""
+        """Number of tokens that the build adds to a document: BOS, EOS, both, or none."""
         return (self.bos is not None) + (self.eos is not None)
 
 
 def positions_of(inputs: Sequence[InputEntry]) -> npt.NDArray[np.uint64]:
-    """Return the first position outside each input."""
+    """Return the first position after the end of each input: uint64 [inputs]."""
     return np.array([_end(entry) for entry in inputs], np.uint64)
 
 
 def _end(entry: InputEntry) -> int:
-    """Return the end of an input; a compressed one has none, as offsets count its content."""
+    """Return the end of an input; none if it is compressed, as positions count its content."""
     check_known(entry.unit, UNITS, "inputs.unit")
     if entry.unit == "row":
         return entry.records
@@ -79,7 +79,7 @@ def _end(entry: InputEntry) -> int:
     return int(_NO_LIMIT) if compressed else entry.bytes
 
 
-def check_shard(run: Run, shard: ShardEntry, rules: Rules) -> int | None:
+def check_shard(run: Verification, shard: ShardEntry, rules: TokenRules) -> int | None:
     """Check the files of `shard`; return how many documents have no token but BOS and EOS.
 
     Returns None if the offsets are damaged.
@@ -89,7 +89,7 @@ def check_shard(run: Run, shard: ShardEntry, rules: Rules) -> int | None:
         docs = run.open(stack, shard.docs)
         tokens = run.open(stack, shard.tokens)
         if docs is not None:
-            offsets = _Documents(docs, run, shard, rules)
+            offsets = _DocumentOffsets(docs, run, shard, rules)
         if tokens is not None:
             misframed = _check_tokens(tokens, rules, offsets, run)
         while offsets is not None and offsets.advance():
@@ -105,10 +105,12 @@ def check_shard(run: Run, shard: ShardEntry, rules: Rules) -> int | None:
     return offsets.zero_tokens
 
 
-class _Documents(OffsetsBeside):
-    """Offsets of documents, with the positions at which BOS and EOS must stand."""
+class _DocumentOffsets(OffsetCursor):
+    """Cursor over the offsets of documents, with the positions at which BOS and EOS must be."""
 
-    def __init__(self, reader: Reader, run: Run, shard: ShardEntry, rules: Rules) -> None:
+    def __init__(
+        self, reader: Reader, run: Verification, shard: ShardEntry, rules: TokenRules
+    ) -> None:
         self.zero_tokens = 0
         self._rules = rules
         self._pending: dict[str, Array] = {}
@@ -121,7 +123,7 @@ class _Documents(OffsetsBeside):
         super().__init__(run, reader, rule, shard.documents)
 
     def take(self, offsets: Offsets, sizes: Offsets) -> None:
-        """Count documents without text, and keep the positions of BOS and EOS."""
+        """Count documents without text, and add the positions of BOS and EOS to those pending."""
         full = sizes > 0
         self.zero_tokens += int(np.count_nonzero(sizes <= self._rules.frame))
         if self._rules.bos is not None:
@@ -130,7 +132,7 @@ class _Documents(OffsetsBeside):
             self._pending["EOS"] = offsets[1:][full] - 1
 
     def until(self, stop: int) -> Iterator[tuple[str, Array]]:
-        """Yield the positions below `stop`, each once, at which BOS or EOS must stand."""
+        """Yield ("BOS" or "EOS", positions below `stop`), without those yielded before."""
         while True:
             for kind, positions in self._pending.items():
                 ready = int(np.searchsorted(positions, stop))
@@ -141,7 +143,7 @@ class _Documents(OffsetsBeside):
 
 
 def _check_tokens(
-    reader: Reader, rules: Rules, offsets: _Documents | None, run: Run
+    reader: Reader, rules: TokenRules, offsets: _DocumentOffsets | None, run: Verification
 ) -> list[Finding]:
     """Check that ids are below `vocab_size`; return findings on the first wrong BOS and EOS."""
     width, first = np.dtype(rules.dtype).itemsize, 0
@@ -172,7 +174,7 @@ def _check_tokens(
     return list(found.values())
 
 
-def check_mask(run: Run, shard: ShardEntry) -> int | None:
+def check_mask(run: Verification, shard: ShardEntry) -> int | None:
     """Check the loss mask of `shard`; return how many tokens are trained on, None if damaged."""
     trained = 0
     with contextlib.ExitStack() as stack:

@@ -1,6 +1,6 @@
 """Checks of a dataset of tokens: shards, records, index files, rejects, and the tokenizer.
 
-Of tokenizer.json only the keys that hold ids are decoded, whatever else the file contains.
+Only the keys of tokenizer.json that hold ids are decoded.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ from ..manifest import tokens as manifests
 from ..manifest.identity import TokenContent
 from ..manifest.tokens import CONFIG_NAME, Manifest, ShardEntry, SplitEntry
 from .groups import check_groups, check_records_of_groups
-from .reader import Plan, Run, Task, do
+from .reader import Task, Verification, VerifyPlan, run_tasks
 from .records import REJECTS_NAME, check_records
 from .report import Finding, Refused
-from .shards import Rules, check_mask, check_shard
+from .shards import TokenRules, check_mask, check_shard
 
 __all__ = ["check_tokenizer", "token_plan"]
-
 
 _MAX_BYTES = 256 << 20
 
 
-def token_plan(manifest: Manifest) -> Plan:
+def token_plan(manifest: Manifest) -> VerifyPlan:
     """Return the checks of the dataset with this manifest."""
     splits = manifest.splits.values()
     names = {manifest.tokenizer.file, REJECTS_NAME}
     names.update(file for split in splits for file in split.id_files)
     names.update(file for split in splits for shard in split.shards for file in shard.files)
-    return Plan(
+    return VerifyPlan(
         kind=manifest.kind,
         recipe_id=manifest.recipe_id,
         files=manifest.files,
@@ -47,8 +46,8 @@ def token_plan(manifest: Manifest) -> Plan:
     )
 
 
-def _check(manifest: Manifest, run: Run, others: Sequence[Task]) -> None:
-    rules = Rules.of(manifest)
+def _check(manifest: Manifest, run: Verification, others: Sequence[Task]) -> None:
+    rules = TokenRules.of(manifest)
     shards = [(name, one) for name, split in manifest.splits.items() for one in split.shards]
     masked = [shard for _, shard in shards if shard.mask is not None]
     tasks: list[Task] = [partial(check_shard, run, shard, rules) for _, shard in shards]
@@ -58,7 +57,7 @@ def _check(manifest: Manifest, run: Run, others: Sequence[Task]) -> None:
         form = manifest.chat.form
         grouped = [shard for _, shard in shards if shard.groups is not None]
         tasks += [partial(check_groups, run, shard, form) for shard in grouped]
-    results = do([*tasks, *others], run)
+    results = run_tasks([*tasks, *others], run)
     counts: dict[str, list[int | None]] = {name: [] for name in manifest.splits}
     for (name, _), count in zip(shards, results, strict=False):
         counts[name].append(count)
@@ -71,13 +70,13 @@ def _check(manifest: Manifest, run: Run, others: Sequence[Task]) -> None:
     if manifests.PREFERENCE in manifest.required_features:
         check_records_of_groups(run, manifest)
     for name, split in manifest.splits.items():
-        if run.added_up(file for shard in split.shards for file in _served(shard)):
+        if run.has_contents(file for shard in split.shards for file in _served(shard)):
             found = _content_id(run, split, manifest.tokens.dtype)
             run.check_content(name, split.content_id, found)
 
 
 def _served(shard: ShardEntry) -> dict[str, tuple[str, int]]:
-    """Return the role and the count of numbers of each file in the content of the split."""
+    """Return role and count of numbers of each file that is part of the content id."""
     files = {
         shard.tokens: ("tokens", shard.length),
         shard.docs: ("lengths", shard.documents),
@@ -88,16 +87,16 @@ def _served(shard: ShardEntry) -> dict[str, tuple[str, int]]:
     return {file: part for file, part in files.items() if file is not None}
 
 
-def _content_id(run: Run, split: SplitEntry, dtype: str) -> str:
+def _content_id(run: Verification, split: SplitEntry, dtype: str) -> str:
     content = TokenContent(dtype)
     for shard in split.shards:
         for file, (role, count) in _served(shard).items():
-            content.add(role, count, run.numbers[file])
+            content.add(role, count, run.content_crcs[file])
     return content.content_id
 
 
 def _check_count(
-    run: Run, field: str, stated: int, counts: Sequence[int | None], where: str
+    run: Verification, field: str, stated: int, counts: Sequence[int | None], where: str
 ) -> None:
     """Compare the `field` of config.json with the sum of `counts` of `where`; None: damaged."""
     known = [count for count in counts if count is not None]
@@ -121,7 +120,7 @@ class _Tokenizer(msgspec.Struct):
     added_tokens: tuple[_Added, ...] | None = None
 
 
-def check_tokenizer(run: Run, manifest: Manifest) -> None:
+def check_tokenizer(run: Verification, manifest: Manifest) -> None:
     """Check the digest and the vocabulary size of the tokenizer, and the ids in the manifest."""
     _check_ids(run, manifest)
     with contextlib.ExitStack() as stack:
@@ -145,7 +144,7 @@ def check_tokenizer(run: Run, manifest: Manifest) -> None:
             raise Refused(reader.finding("E_TOKENIZER", problem))
 
 
-def _check_ids(run: Run, manifest: Manifest) -> None:
+def _check_ids(run: Verification, manifest: Manifest) -> None:
     entry = manifest.tokenizer
     named = [token.id for token in (entry.bos, entry.eos, entry.pad) if token is not None]
     largest = max([*named, *(id_ for probe in entry.probes for id_ in probe.ids)], default=-1)

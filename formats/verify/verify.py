@@ -1,14 +1,14 @@
-"""Verification of a dataset directory, at three levels of which each includes the one before.
+"""Verification of a dataset directory at one of three levels; each includes the one before.
 
     stat        every file is present, ordinary and of the right size, and there is no other file
-    structure   of tokens: offsets, ids, BOS/EOS, provenance, masks, records of preferences, index
-                files, rejects, vocabulary;
-                of arrays: every number, scales, splits, rejects, and references to rows
+    structure   datasets of tokens: offsets, ids, BOS and EOS, provenance, masks, records of
+                preferences, index files, rejects, vocabulary;
+                datasets of arrays: every number, scales, splits, rejects, references to rows
     full        SHA-256 of every file, and CRC-32 of each MiB to locate damage
 
-stat reads config.json alone. structure and full read each file once, several files at a time, in
-memory that does not grow with the files (two MiB a file, a bit a record). A damaged file is read
-once more to locate the damage, and so are arrays that are compared with one another. All findings
+The level stat reads config.json alone. The others read each file once, several files at a time, in
+memory that does not grow with the files (two MiB a file, a bit a record). Damaged files are read
+once more to locate the damage, and arrays once more to compare them with one another. All findings
 are collected; only an unusable config.json raises. Neither torch nor a tokenizer is imported, and
 no file is mapped. Hashes detect accidents; against an attacker, pin config.json with `expect`.
 """
@@ -30,11 +30,11 @@ from typing import get_args
 import msgspec
 
 from ..errors import DataprepError, InputError, StorageError, UsageError
-from ..files.other_layouts import refuse_foreign
+from ..files.other_layouts import refuse_other_layout
 from ..files.paths import local_path
 from ..files.safe_open import check_size
 from ..manifest import arrays as array_manifest
-from ..manifest import common as envelope
+from ..manifest import common
 from ..manifest import tokens as manifests
 from ..manifest.arrays import ArrayManifest
 from ..manifest.common import CONFIG_NAME, CRC_NAME, folders_of
@@ -42,7 +42,7 @@ from ..manifest.inputs import read_inputs
 from ..manifest.tokens import Manifest
 from ..storage import storage_errors
 from .arrays import array_plan
-from .reader import Plan, Progress, Run, Task, do
+from .reader import ProgressCallback, Task, Verification, VerifyPlan, run_tasks
 from .report import MAX_FINDINGS, Finding, Level, VerifyReport
 from .tokens import token_plan
 
@@ -60,7 +60,7 @@ def verify(
     level: Level = "full",
     *,
     expect: str | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> VerifyReport:
     """Compare the dataset in the directory `path` with its manifest.
 
@@ -76,10 +76,10 @@ def verify(
     _check_arguments(level, expect)
     directory = local_path(path)
     _check_directory(directory)
-    data = envelope.read(directory)
+    data = common.read(directory)
     manifest = _parse(data)
     plan = _plan(manifest)
-    run = Run(directory, plan.files, hashing=level == "full", progress=progress)
+    run = Verification(directory, plan.files, hashing=level == "full", progress=progress)
     digest = hashlib.sha256(data).hexdigest()
     _check_pin(run, digest, expect)
     ignored = _check_listing(run, plan)
@@ -100,17 +100,17 @@ def verify(
 
 
 def _parse(data: bytes) -> ArrayManifest | Manifest:
-    if envelope.read_header(data).kind in array_manifest.KINDS:
+    if common.read_header(data).kind in array_manifest.KINDS:
         return array_manifest.parse(data)
     return manifests.parse(data)
 
 
-def _plan(manifest: ArrayManifest | Manifest) -> Plan:
+def _plan(manifest: ArrayManifest | Manifest) -> VerifyPlan:
     return token_plan(manifest) if isinstance(manifest, Manifest) else array_plan(manifest)
 
 
-def _with_inputs(run: Run, manifest: ArrayManifest | Manifest) -> Plan:
-    """Return the plan with the inputs of a side file; if that is damaged, one that only hashes."""
+def _with_inputs(run: Verification, manifest: ArrayManifest | Manifest) -> VerifyPlan:
+    """Return the plan with the inputs of the side file; one that only hashes if it is damaged."""
     if manifest.inputs_file is msgspec.UNSET:
         return _plan(manifest)
     if run.sound(manifest.inputs_file):
@@ -123,8 +123,8 @@ def _with_inputs(run: Run, manifest: ArrayManifest | Manifest) -> Plan:
     return replace(_plan(manifest), read=frozenset(), check=_only_hashes)
 
 
-def _only_hashes(run: Run, others: Sequence[Task]) -> None:
-    do(others, run)
+def _only_hashes(run: Verification, others: Sequence[Task]) -> None:
+    run_tasks(others, run)
 
 
 def _check_arguments(level: str, expect: str | None) -> None:
@@ -139,14 +139,14 @@ def _check_arguments(level: str, expect: str | None) -> None:
 
 def _check_directory(directory: Path) -> None:
     if directory.is_file():
-        refuse_foreign(directory)
+        refuse_other_layout(directory)
         raise InputError(
             "is a file", where=str(directory), code="E_NOT_FOUND",
             remedy="Name the directory that holds it.",
         )  # fmt: skip
 
 
-def _check_pin(run: Run, digest: str, expect: str | None) -> None:
+def _check_pin(run: Verification, digest: str, expect: str | None) -> None:
     if expect is not None and expect != f"sha256:{digest}":
         run.findings.add(Finding(
             code="E_PIN", file=CONFIG_NAME, problem=f"is sha256:{digest}, expected {expect}",
@@ -154,8 +154,8 @@ def _check_pin(run: Run, digest: str, expect: str | None) -> None:
         ))  # fmt: skip
 
 
-def _check_listing(run: Run, plan: Plan) -> list[str]:
-    """Check for missing files, then for unlisted ones; return the names that are ignored."""
+def _check_listing(run: Verification, plan: VerifyPlan) -> list[str]:
+    """Add findings about missing, wrong and unlisted files; return the names that are ignored."""
     folders = _folders(run, plan)
     lost: set[str] = set()
     for folder in folders:  # a folder before those in it
@@ -185,14 +185,14 @@ def _link(name: str) -> Finding:
     )  # fmt: skip
 
 
-def _folders(run: Run, plan: Plan) -> list[str]:
-    """Return the folders of listed files, and folders that exist and may be empty."""
+def _folders(run: Verification, plan: VerifyPlan) -> list[str]:
+    """Return the folders of listed files, and the existing ones of those that may be empty."""
     needed = folders_of(run.files)
     empty = {name for name in plan.folders if os.path.lexists(run.directory / name)}
     return sorted(needed | empty)
 
 
-def _check_folder(run: Run, folder: str) -> bool:
+def _check_folder(run: Verification, folder: str) -> bool:
     try:
         mode = os.lstat(run.directory / folder).st_mode
     except FileNotFoundError:
@@ -205,7 +205,7 @@ def _check_folder(run: Run, folder: str) -> bool:
     return True
 
 
-def _check_extras(run: Run, prefix: str, folders: list[str]) -> list[str]:
+def _check_extras(run: Verification, prefix: str, folders: list[str]) -> list[str]:
     known = {CONFIG_NAME, *folders}
     ignored: list[str] = []
     try:
@@ -234,8 +234,8 @@ def _extra(name: str, found: os.DirEntry[str]) -> Finding:
     )  # fmt: skip
 
 
-def _check_contents(run: Run, plan: Plan) -> None:
-    """Read and check the files."""
+def _check_contents(run: Verification, plan: VerifyPlan) -> None:
+    """Read and check the files of `plan`; at the level full, hash all others."""
     read = plan.read & set(run.files)
     others = sorted(set(run.files) - read - {CRC_NAME}) if run.hashing else []
     names = {*read, *others, CRC_NAME}
@@ -244,12 +244,14 @@ def _check_contents(run: Run, plan: Plan) -> None:
     plan.check(run, [partial(_read_through, run, name) for name in others])
 
 
-def _read_through(run: Run, name: str) -> None:
+def _read_through(run: Verification, name: str) -> None:
     with contextlib.ExitStack() as stack:
         run.open(stack, name)
 
 
-def _notes(run: Run, level: Level, expect: str | None, ignored: list[str]) -> Iterator[str]:
+def _notes(
+    run: Verification, level: Level, expect: str | None, ignored: list[str]
+) -> Iterator[str]:
     if ignored:
         more = f" and {len(ignored) - 3} more" if len(ignored) > 3 else ""
         names = ", ".join(sorted(ignored)[:3]) + more

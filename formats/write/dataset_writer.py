@@ -51,7 +51,7 @@ from ..storage import (
     write_file,
 )
 
-__all__ = ["SHARD_BYTES", "ArrayWriter", "DatasetWriter", "HashedFile", "Inputs"]
+__all__ = ["SHARD_BYTES", "ArrayWriter", "DatasetWriter", "HashedFile", "InputFields"]
 
 SHARD_BYTES = 1 << 30
 """Size at which `ArrayWriter` begins the next shard of an array."""
@@ -60,17 +60,17 @@ Numbers = npt.NDArray[np.int64]
 Sync = Callable[[Path], None]
 
 
-class Inputs(NamedTuple):
-    """Fields of a manifest that name its inputs: the entries, or the side file with them."""
+class InputFields(NamedTuple):
+    """Fields of a manifest for its inputs: their entries, or the name of a side file with them."""
 
     inputs: tuple[InputEntry, ...]
     inputs_file: str | msgspec.UnsetType
 
 
 class HashedFile(NamedTuple):
-    """A .npy file of `rows` rows that is written already, laid out as a shard, and its hash.
+    """An existing .npy file of `rows` rows in the layout of a shard, and its hash.
 
-    `sync` forces it to stable storage.
+    `sync` forces the file to stable storage.
     """
 
     path: Path
@@ -104,7 +104,7 @@ class DatasetWriter:
         self._folders.add(name)
 
     def write(self, name: str, data: bytes | Iterable[bytes | memoryview]) -> FileHash:
-        """Write a file that is no array, from bytes or from blocks of bytes."""
+        """Write a file that is no array, from its bytes or from blocks of them."""
         return self._create(name, [data] if isinstance(data, bytes) else data, None, None)
 
     def write_array(
@@ -131,20 +131,20 @@ class DatasetWriter:
             self.add(name, writer.close(), "<i8", (count,))
         return crc
 
-    def write_inputs(self, inputs: Sequence[InputEntry]) -> Inputs:
+    def write_inputs(self, inputs: Sequence[InputEntry]) -> InputFields:
         """Return the fields of the manifest for `inputs`; many go to a side file."""
         if len(inputs) <= MANY_INPUTS:
-            return Inputs(tuple(inputs), msgspec.UNSET)
+            return InputFields(tuple(inputs), msgspec.UNSET)
         self.write(INPUTS_NAME, encode_inputs(inputs))
-        return Inputs((), INPUTS_NAME)
+        return InputFields((), INPUTS_NAME)
 
     def link(
         self, source: Path, name: str, hashed: FileHash, dtype: str | None = None,
         shape: tuple[int, ...] | None = None, *, sync: Sync = sync_file,
     ) -> None:  # fmt: skip
-        """Make `name` a second name of the file `source`, whose hash is known.
+        """Make `name` a hard link to the file `source`, whose hash is `hashed`, or a copy of it.
 
-        `finish` calls `sync` with its path.
+        `finish` calls `sync` with the path of `name`.
         """
         link_file(source, self.root / name)
         self.add(name, hashed, dtype, shape)
@@ -154,7 +154,7 @@ class DatasetWriter:
         self, name: str, hashed: FileHash, dtype: str | None = None,
         shape: tuple[int, ...] | None = None,
     ) -> None:  # fmt: skip
-        """List a file that stands in `root` already."""
+        """Add a file that is in `root` already to the list of files."""
         self._crcs[name] = hashed.crc32
         self.files[name] = FileEntry(
             name=name, bytes=hashed.size, dtype=dtype, shape=shape, sha256=hashed.sha256
@@ -224,7 +224,7 @@ class ArrayWriter(DatasetWriter):
         super().__init__(root, threads=threads)
         self._shard_bytes = shard_bytes
         self._arrays: dict[str, ArrayEntry] = {}
-        self._splits: dict[str, _Index] = {}
+        self._splits: dict[str, _IndexFile] = {}
         self._numbers: dict[str, int] = {}
 
     def array(
@@ -317,7 +317,7 @@ class ArrayWriter(DatasetWriter):
         if rows is None:
             raise ValueError(f"split {name}: needs rows")
         index = f"{name}_idx.pt"
-        self._splits[name] = _Index(index, rows, self.write_index(index, numbers, rows))
+        self._splits[name] = _IndexFile(index, rows, self.write_index(index, numbers, rows))
 
     def finish_arrays(
         self,
@@ -360,7 +360,7 @@ class ArrayWriter(DatasetWriter):
         }  # fmt: skip
 
 
-class _Index(NamedTuple):
+class _IndexFile(NamedTuple):
     """The index file of a split, the number of its rows, and the CRC-32 of their numbers."""
 
     file: str

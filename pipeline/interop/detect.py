@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from dataprep.formats.errors import InputError
-from dataprep.formats.files.other_layouts import foreign_layout
+from dataprep.formats.files.other_layouts import other_layout_of
 from dataprep.formats.manifest.common import CONFIG_NAME, read
 
 __all__ = ["LAYOUTS", "DatasetLayout", "detect"]
@@ -30,7 +30,7 @@ def detect(path: Path) -> DatasetLayout:
             "there is no such file or directory", where=str(path), code="E_NOT_FOUND",
             remedy="Check the path.",
         )  # fmt: skip
-    found = foreign_layout(path)
+    found = other_layout_of(path)
     if path.is_dir():
         if found and not (path / CONFIG_NAME).exists():
             raise InputError(

@@ -18,7 +18,7 @@ from typing import BinaryIO, Protocol
 import msgspec
 
 from dataprep.formats.errors import InputError, UsageError
-from dataprep.formats.files.other_layouts import foreign_layout, vectors_remedy
+from dataprep.formats.files.other_layouts import other_layout_of, vectors_remedy
 from dataprep.formats.files.paths import local_path
 
 from . import huggingface
@@ -270,7 +270,7 @@ def _describe(path: Path, root: str, options: Search) -> Source:
     if kind is None and remedy:
         unread = (_PACKED | _TABLES)[suffix]
         raise input_error(f"{unread} is not read", str(path), remedy, "E_FORMAT")
-    if kind is None and foreign_layout(path) == "hdf5":
+    if kind is None and other_layout_of(path) == "hdf5":
         remedy = vectors_remedy(path, "hdf5")
         raise input_error("HDF5 is not read", str(path), remedy, "E_FORMAT")
     if kind is None:

@@ -19,7 +19,7 @@ from dataprep.formats.errors import IntegrityError
 from dataprep.formats.manifest.arrays import ArrayManifest
 from dataprep.formats.read.arrays import ArraySplit, NamedArray
 from dataprep.formats.read.sharded import unsigned_max
-from dataprep.formats.verify.rules import array_rules, place
+from dataprep.formats.verify.rules import array_rules, index_in_row
 
 from ..sample_numbers import Ints
 
@@ -58,7 +58,7 @@ class ValueRules:
             if found is not None:
                 at, problem = found
                 file, row = _file_of(self._array, int(rows[at // self._width]))
-                where = place(self._array.row_shape, at % self._width)
+                where = index_in_row(self._array.row_shape, at % self._width)
                 raise IntegrityError(
                     f"row {row:,}{where} {problem}", where=file, code=rule.code, remedy=_REMEDY
                 )

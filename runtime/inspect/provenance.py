@@ -25,11 +25,12 @@ def sources_of(split: Split, documents: _Ints) -> tuple[_Ints, _Ints]:
     """
     _check(split, documents)
     out = np.empty((len(documents), 2), np.int64)
-    shards = np.searchsorted(split._document_base, documents, "right") - 1
+    base, array = split.document_base, split.dataset.files.array
+    shards = np.searchsorted(base, documents, "right") - 1
     for shard in np.unique(shards).tolist():
         here = shards == shard
         name = split.entry.shards[shard].source
-        out[here] = found = split._array(name)[documents[here] - split._document_base[shard]]
+        out[here] = found = array(name)[documents[here] - base[shard]]
         if int(found[:, 0].max()) >= len(split.dataset.inputs):
             raise IntegrityError(
                 "names an input that there is not", where=name, code="E_SOURCE",

@@ -47,13 +47,13 @@ def document_spans(split: Split, documents: Ints) -> tuple[Ints, Ints]:
             f"documents {documents.min()} to {documents.max()} are outside 0:{split.documents}"
         )
     starts, stops = np.empty_like(documents), np.empty_like(documents)
-    shard = split._document_base.searchsorted(documents, "right") - 1
+    shard = split.document_base.searchsorted(documents, "right") - 1
     for number in np.unique(shard).tolist():
         there = np.flatnonzero(shard == number)
-        local = documents[there] - split._document_base[number]
-        offsets = split._shard_docs(number)
-        base = split._token_base[number]
-        length = split._token_base[number + 1] - base
+        local = documents[there] - split.document_base[number]
+        offsets = split.offsets(number)
+        base = split.stream.base[number]
+        length = split.stream.base[number + 1] - base
         first, last = offsets[local].astype(np.int64), offsets[local + 1].astype(np.int64)
         wrong = np.flatnonzero((first < 0) | (first > last) | (last > length))
         if len(wrong):

@@ -24,6 +24,7 @@ from dataprep.formats.checksums import FileHash
 from dataprep.formats.files import npy
 from dataprep.formats.files.index_file import write_index
 from dataprep.formats.manifest import tokens as manifests
+from dataprep.formats.manifest.common import dump_json
 from dataprep.formats.manifest.tokens import (
     ChatEntry,
     FileEntry,
@@ -168,7 +169,7 @@ def make_dataset(
         ),
         chat=msgspec.UNSET if form is None else _chat_entry(form, masks, max_tokens),
     )
-    write_file(path / manifests.CONFIG_NAME, manifests.dump(manifest))
+    write_file(path / manifests.CONFIG_NAME, dump_json(manifest))
     return path
 
 

@@ -14,7 +14,7 @@ from dataprep.formats.files.safetensors import TensorPlace, encode_header, read_
 PLACES = {"a": TensorPlace("F32", (2, 3), (0, 24)), "b": TensorPlace("BF16", (1,), (24, 26))}
 
 
-def read(path: Path, data: bytes) -> safetensors.Header:
+def read(path: Path, data: bytes) -> safetensors.FileHeader:
     path.write_bytes(data)
     with io.FileIO(path) as stream:
         return read_header(stream, len(data))

@@ -32,7 +32,7 @@ from dataprep.formats.read import mapped as places
 from dataprep.formats.read.arrays import open_arrays
 from dataprep.formats.read.dataset import Split, open_dataset
 from dataprep.formats.read.file_cache import FileCache
-from dataprep.formats.read.mapped import HUGE, MappedFiles, lines_of, place
+from dataprep.formats.read.mapped import HUGE, MappedFiles, file_places, lines_of
 from dataprep.formats.read.pread import File, PreadFiles, open_file
 from dataprep.formats.read.sharded import Stream
 from dataprep.formats.write.dataset_writer import ArrayWriter
@@ -116,8 +116,8 @@ def test_a_shard_that_shrinks_is_named(
     path: Path, train: Split, shard: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the memory that is no longer there is touched, which would end the process."""
-    monkeypatch.setattr(arena, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(arena, "_LOOK_SHARE", 0)
+    monkeypatch.setattr(arena, "_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(arena, "_CHECK_SHARE", 0)
     train.read(0, TOTAL)
     name = f"train/tokens-{shard:05d}.bin"
     size = (path / name).stat().st_size
@@ -154,7 +154,7 @@ def test_a_shard_that_was_replaced_or_removed_stays_as_it_was(
     path: Path, train: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is mapped is the old file, which nobody can cut off by its name any more."""
-    monkeypatch.setattr(arena, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(arena, "_CHECK_SECONDS", 0.0)
     before = train.read(0, TOTAL)
     (path / "train/tokens-00000.bin").rename(path / "old")
     (path / "train/tokens-00000.bin").write_bytes(b"other")
@@ -349,8 +349,8 @@ Array = npt.NDArray[Any]
 )
 def test_places_are_apart_and_few(sizes: list[int], row: int) -> None:
     """No file lies in another; pages are kept; a table never costs twice the addresses."""
-    found, total = place(np.array(sizes, np.int64), row)
-    least = place(np.array(sizes, np.int64), 0)[1]
+    found, total = file_places(np.array(sizes, np.int64), row)
+    least = file_places(np.array(sizes, np.int64), 0)[1]
     ends = [*found.tolist(), total]
     for at, size, end in zip(ends[:-1], sizes, ends[1:], strict=True):
         assert at % PAGE == 0
@@ -371,7 +371,7 @@ def test_places_are_apart_and_few(sizes: list[int], row: int) -> None:
 )
 def test_large_pages_first_then_small_ones_then_no_table(row: int, unit: int) -> None:
     """Two files of 500 MiB: as near as rows and pages allow."""
-    found, _ = place(np.array([500 << 20, 500 << 20], np.int64), row)
+    found, _ = file_places(np.array([500 << 20, 500 << 20], np.int64), row)
     assert found[1] == -(-(500 << 20) // unit) * unit
 
 
@@ -491,8 +491,8 @@ def test_every_type_of_array_in_many_shards(tmp_path: Path, io: Any) -> None:
 
 def test_a_table_is_looked_at_as_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shard that shrinks is named before rows of it are touched."""
-    monkeypatch.setattr(arena, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(arena, "_LOOK_SHARE", 0)
+    monkeypatch.setattr(arena, "_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(arena, "_CHECK_SHARE", 0)
     whole = np.arange(600, dtype="<f4").reshape(-1, 3)
     read = files(tmp_path, split_at(whole, [50, 50, 50, 50]), 128)
     stream = Stream(MappedFiles(read, path=str), [150] * 4, width=3)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dataprep.formats.manifest import tokens as manifests
+from dataprep.formats.manifest.common import dump_json
 from dataprep.formats.manifest.tokens import CONFIG_NAME, CRC_NAME, Manifest
 from dataprep.formats.verify import report as verify_report
 from dataprep.formats.verify.verify import verify
@@ -178,5 +179,5 @@ def test_wrong_crcs_beside_right_hashes_blame_the_table(dataset: Path) -> None:
         return msgspec.structs.replace(manifest, files=files)
 
     config = dataset / CONFIG_NAME
-    config.write_bytes(manifests.dump(change(manifests.parse(config.read_bytes()))))
+    config.write_bytes(dump_json(change(manifests.parse(config.read_bytes()))))
     assert codes(verify(dataset)) == {("E_CRC", CRC_NAME)}

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from dataprep.formats.checksums import FileHash, FileHasher
 from dataprep.formats.manifest import tokens as manifests
+from dataprep.formats.manifest.common import dump_json
 from dataprep.formats.manifest.tokens import CONFIG_NAME, CRC_NAME, FileEntry
 from dataprep.formats.verify import hashes as verify_hashes
 from dataprep.formats.verify.hashes import BlockSum, Hashes
@@ -130,7 +131,7 @@ def _seal(path: Path, name: str) -> None:
         msgspec.structs.replace(one, sha256=digest) if one.name == name else one
         for one in manifest.files
     )
-    (path / CONFIG_NAME).write_bytes(manifests.dump(msgspec.structs.replace(manifest, files=files)))
+    (path / CONFIG_NAME).write_bytes(dump_json(msgspec.structs.replace(manifest, files=files)))
 
 
 def _hash(data: bytes) -> FileHash:

@@ -97,7 +97,7 @@ def test_findings_are_bounded(dataset: Path) -> None:
     for number in range(5):
         findings.add(Finding(code="E_X", file=str(number), problem="x"))
     assert len(findings.sorted()) == 2 and findings.dropped == 3
-    assert findings.concern("4")
+    assert findings.any_in("4")
 
 
 def test_unreadable_files_are_an_environment_problem(

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import IntegrityError
-from dataprep.formats.manifest import tokens as manifests
+from dataprep.formats.manifest.common import dump_json
 from dataprep.formats.manifest.tokens import CONFIG_NAME, Manifest
 from dataprep.formats.verify.records import Bits
 from dataprep.formats.verify.verify import VerifyReport, verify
@@ -136,7 +136,7 @@ def reseal_free(path: Path, **counts: Any) -> None:
     blob["records"].update(counts, written=6)
     blob["inputs"][0]["records"] = counts["read"]
     manifest = msgspec.convert(blob, Manifest)
-    (path / CONFIG_NAME).write_bytes(manifests.dump(manifest))
+    (path / CONFIG_NAME).write_bytes(dump_json(manifest))
     reseal(path)
 
 

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dataprep.formats.manifest import tokens as manifests
+from dataprep.formats.manifest.common import dump_json
 from dataprep.formats.manifest.tokens import CONFIG_NAME, CRC_NAME, Manifest, SpecialToken
 from dataprep.formats.verify import report as verify_report
 from dataprep.formats.verify.verify import verify
@@ -170,7 +171,7 @@ def test_claims_of_absurd_size_allocate_nothing(tmp_path: Path) -> None:
         if entry["name"] in shapes:
             entry.update(shape=shapes[entry["name"]], bytes=2 * huge)
     manifest = msgspec.convert(blob, Manifest)
-    (path / CONFIG_NAME).write_bytes(manifests.dump(manifest))
+    (path / CONFIG_NAME).write_bytes(dump_json(manifest))
     program = (
         "import resource, sys; from dataprep.formats.verify.verify import verify\n"
         "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"

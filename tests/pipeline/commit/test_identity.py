@@ -16,8 +16,8 @@ import pytest
 
 from dataprep import create_loader, open_dataset
 from dataprep.formats.errors import IntegrityError, UsageError
-from dataprep.formats.manifest.common import CONFIG_NAME
-from dataprep.formats.manifest.tokens import Probe, dump
+from dataprep.formats.manifest.common import CONFIG_NAME, dump_json
+from dataprep.formats.manifest.tokens import Probe
 from dataprep.formats.verify.verify import verify
 from dataprep.pipeline.commit import shards as layout
 from dataprep.pipeline.tokenize import probes
@@ -160,7 +160,7 @@ def test_a_tokenizer_is_compared_by_the_probes_that_are_stored(
     changed = (Probe(text="Hello, world!", ids=(1, 2)),)
     tokenizer = msgspec.structs.replace(first.manifest.tokenizer, probes=changed)
     manifest = msgspec.structs.replace(first.manifest, tokenizer=tokenizer)
-    (tmp_path / "out" / CONFIG_NAME).write_bytes(dump(manifest))
+    (tmp_path / "out" / CONFIG_NAME).write_bytes(dump_json(manifest))
     with pytest.raises(UsageError, match="made with another tokenizer setting: probes"):
         _build(work, tmp_path / "out")
 

@@ -219,7 +219,7 @@ def test_bisecting_reads_no_whole_file(tmp_path: Path, monkeypatch: pytest.Monke
     """The offsets are bisected as they are stored; converting them would cost their size."""
     monkeypatch.setattr(dataset, "LOADED_DOCUMENTS", -1)
     split = make_split(tmp_path, [[1] * 200_000])
-    docs = split._shard_docs(0)
+    docs = split.offsets(0)
     assert docs.dtype == np.uint64
     starts = np.array([0, 100_000], np.int64)
     of_windows(split, starts, 8)
