@@ -1,1 +1,1 @@
-"""The command line: argument handling and output, nothing else."""
+"""Command line: argument handling and output, nothing else."""

@@ -1,4 +1,4 @@
-"""The command `dataprep clean`: removal of builds that were killed and will not be resumed."""
+"""The command `dataprep clean`, which removes killed builds that will not be resumed."""
 
 from __future__ import annotations
 

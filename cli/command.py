@@ -28,7 +28,7 @@ __all__ = [
 
 
 class _LocalPath(click.Path):
-    """A path that click does not check: an unreadable file is no usage error."""
+    """Type of a path that click does not check, as an unreadable file is no usage error."""
 
     def convert(
         self,
@@ -36,7 +36,7 @@ class _LocalPath(click.Path):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> Any:
-        """Return the path; raise as `local_path`, before a `Path` loses its slashes."""
+        """Return the path; raise `UsageError` for a URL, of which `Path` would drop a slash."""
         local_path(value)
         return super().convert(value, param, ctx)
 
@@ -44,8 +44,8 @@ class _LocalPath(click.Path):
 ANY_PATH = _LocalPath(readable=False, path_type=Path)
 
 HELP_WIDTH = 100
-# The backspace keeps click from rewrapping the lines that follow.
 COMPLETE_VARIABLE = "_DATAPREP_COMPLETE"
+# The backspace keeps click from rewrapping the lines that follow.
 EPILOG_START = "\b\nExamples:"
 _SETTINGS: Mapping[str, Any] = {
     "help_option_names": ["-h", "--help"],
@@ -54,7 +54,7 @@ _SETTINGS: Mapping[str, Any] = {
 
 
 class SectionedCommand(click.Command):
-    """A command whose help groups options under headings, the rest under "Options"."""
+    """Command whose help shows options in sections: title by name of option, else "Options"."""
 
     def __init__(self, *, sections: Mapping[str, str] | None = None, **settings: Any) -> None:
         settings["context_settings"] = {**_SETTINGS, **(settings.get("context_settings") or {})}
@@ -62,7 +62,7 @@ class SectionedCommand(click.Command):
         self.sections = sections or {}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, one section after the other."""
+        """Write the help of the options, section by section."""
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in self.sections.values()}
         groups["Options"] = []
         for parameter in self.get_params(ctx):
@@ -75,19 +75,19 @@ class SectionedCommand(click.Command):
 
 
 class InputCommand(SectionedCommand):
-    """A command whose inputs are options; a bare name is an error that shows the option."""
+    """Command with inputs as options; for a bare name its error names the option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse `args`; raises `UsageError` for names without an option."""
         if not ctx.resilient_parsing:
             options, names, _ = self.make_parser(ctx).parse_args(list(args))
             if names:
-                raise _stray(names, ctx, shell_made=len(names) > 1 or "input" in options)
+                raise _bare_names_error(names, ctx, shell_made=len(names) > 1 or "input" in options)
         return super().parse_args(ctx, args)
 
 
-def _stray(names: Sequence[str], ctx: click.Context, *, shell_made: bool) -> UsageError:
-    """Return the error for bare names, which a shell makes of an unquoted pattern."""
+def _bare_names_error(names: Sequence[str], ctx: click.Context, *, shell_made: bool) -> UsageError:
+    """Return the error for bare names; `shell_made`: by expansion of an unquoted pattern."""
     if not shell_made:
         remedy = f"See `{ctx.command_path} --help`."
         return UsageError("give it with --input", where=names[0], remedy=remedy)
@@ -100,7 +100,7 @@ def _stray(names: Sequence[str], ctx: click.Context, *, shell_made: bool) -> Usa
 
 
 class SuggestingGroup(click.Group):
-    """A group of commands that suggests the nearest name for a mistyped one."""
+    """Group of commands that suggests the nearest name for a mistyped one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -119,7 +119,7 @@ class SuggestingGroup(click.Group):
 
 @contextmanager
 def naming_options(*arguments: str) -> Iterator[None]:
-    """Make errors about `arguments`, such as vocab_size, name the option, --vocab-size."""
+    """Replace the name of an argument in errors by its option: vocab_size by --vocab-size."""
     try:
         yield
     except DataprepError as error:

@@ -1,4 +1,4 @@
-"""The command `dataprep completion`: a script for a shell's completion."""
+"""The command `dataprep completion`, which prints a completion script for a shell."""
 
 from __future__ import annotations
 

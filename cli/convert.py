@@ -1,4 +1,4 @@
-"""The command `dataprep convert`: JASPER's directory or a single file to a dataset and back."""
+"""The command `dataprep convert`, between datasets, JASPER's directories and single files."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def command(
     """Convert a dataset of embeddings or pairs to another layout.
 
     SOURCE is a directory made by dataprep, a directory of JASPER, or a .safetensors or HDF5 file
-    that this command wrote; which, is told by its content. OUT must not exist. JASPER's files are
+    that this command wrote, recognised by its content. OUT must not exist. JASPER's files are
     checked wholly before anything is written, and no pickle is run. Exits with 7 if what others
     wrote is faulty, with 3 if what dataprep wrote was changed.
     """
@@ -82,7 +82,7 @@ def command(
 
 
 def _lines(report: ConvertReport) -> list[str]:
-    """Return lines on the result, its doubts, and the next command."""
+    """Return the lines of the result, with notes and the next command."""
     splits = ", ".join(f"{name} {rows:,}" for name, rows in report.splits.items())
     lines = [
         f"{report.path}: {report.layout} from {report.source_layout} in "

@@ -1,8 +1,8 @@
-"""The console script: installs signal handlers, then imports the command.
+"""Console script, which installs signal handlers and then imports the command.
 
-Importing click takes a tenth of a second, in which Ctrl-C would end in Python's own traceback.
-Nothing is begun by then, so the process just ends, with the code and in the words of every other
-interruption.
+Importing click takes a tenth of a second, during which Ctrl-C would end in a Python traceback. No
+work has begun by then, so these handlers just print one line and end the process with the usual
+exit code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CODES = {signal.SIGINT: b"E_INTERRUPTED", signal.SIGTERM: b"E_TERMINATED"}
 
 
 def main() -> NoReturn:
-    """Run the command line in ``sys.argv``; signals that are ignored stay ignored."""
+    """Run the command line in ``sys.argv``; a signal that is ignored stays ignored."""
     for number in _CODES:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)

@@ -2,7 +2,8 @@
 
     dataprep: error[E_SIZE] train/tokens-00003.bin: expected 8 bytes, found 6. Rebuild it.
 
-With --json the same fields stand in one object on standard output. A traceback is for --debug.
+With --json the same fields are also printed as one object on standard output, and with --debug the
+traceback on standard error.
 """
 
 from __future__ import annotations
@@ -33,32 +34,32 @@ _SYSTEM = {
 
 
 class Terminated(BaseException):
-    """Arrival of SIGTERM; like KeyboardInterrupt it passes every ``except Exception``."""
+    """Arrival of SIGTERM; like KeyboardInterrupt it is no `Exception`."""
 
 
 class Interrupted(DataprepError):  # noqa: N818 -- an end, not an error
-    """SIGINT, as from Ctrl-C."""
+    """End of a command by SIGINT, as from Ctrl-C."""
 
     exit_code = 130
     default_code = "E_INTERRUPTED"
 
 
 class Stopped(DataprepError):  # noqa: N818 -- an end, not an error
-    """SIGTERM, as from a scheduler."""
+    """End of a command by SIGTERM, as from a scheduler."""
 
     exit_code = 143
     default_code = "E_TERMINATED"
 
 
 def report(error: BaseException, arguments: Sequence[str]) -> int:
-    """Print `error` as text or JSON, as `arguments` ask, and return the exit code."""
+    """Print `error`, with --json or --debug in `arguments` as these say; return the exit code."""
     described = describe(error)
     if _asked("--debug", arguments):
-        output.talk("".join(traceback.format_exception(error)).rstrip())
+        output.message("".join(traceback.format_exception(error)).rstrip())
     if _asked("--json", arguments):
         with contextlib.suppress(StorageError, output.ReaderGone):
             output.result_json(described.as_dict())
-    output.talk(output.one_line(f"dataprep: {described}"))
+    output.message(output.one_line(f"dataprep: {described}"))
     return described.exit_code
 
 
@@ -69,7 +70,7 @@ def _asked(flag: str, arguments: Sequence[str]) -> bool:
 
 
 def describe(error: BaseException) -> DataprepError:
-    """Return any exception as an error with a code, a place, a problem and a remedy."""
+    """Convert any exception to a `DataprepError`, with exit code, problem and remedy."""
     if isinstance(error, DataprepError | click.ClickException):
         return error if isinstance(error, DataprepError) else _from_click(error)
     if isinstance(error, KeyboardInterrupt | click.Abort | Terminated):
@@ -88,12 +89,12 @@ def _from_click(error: click.ClickException) -> UsageError:
     context = error.ctx if isinstance(error, click.UsageError) else None
     command = context.command_path if context else "dataprep"
     return UsageError(
-        _problem(error), where=_place(error), remedy=f"See `{command} --help`."
+        _problem(error), where=_argument(error), remedy=f"See `{command} --help`."
     )  # fmt: skip
 
 
-def _place(error: click.ClickException) -> str | None:
-    """Return the wrong argument, if click knows it."""
+def _argument(error: click.ClickException) -> str | None:
+    """Return the name of the wrong argument, if click knows it."""
     if isinstance(error, click.NoSuchOption | click.BadOptionUsage):
         return error.option_name
     parameter = error.param if isinstance(error, click.BadParameter) else None

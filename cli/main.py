@@ -1,7 +1,7 @@
-"""The command `dataprep`: finds and runs a subcommand, and ends with an exit code.
+"""The command `dataprep`, which runs a subcommand and ends with its exit code.
 
-A subcommand's module is imported when the subcommand is used, and the heavy libraries when it does
-its work, so ``dataprep --help`` costs an import of click and nothing else.
+A subcommand's module is imported when the subcommand is used, and the heavy libraries when its work
+begins, so ``dataprep --help`` imports click and nothing else.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ COMMANDS = {
 
 
 class LazyGroup(SuggestingGroup):
-    """A group that imports a command when it is asked for it, not to list it."""
+    """Group of commands that lists a command without importing its module."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands in the order of their use."""
+        """Return the names of the commands, in the order of `COMMANDS`."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command `cmd_name`; None if there is none."""
+        """Import and return the command `cmd_name`; return None if there is none."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = import_module(COMMANDS[cmd_name][0]).command
@@ -86,12 +86,12 @@ Exit codes:
 def dataprep(ctx: click.Context) -> None:
     """Turn text into memory-mapped token shards you can trust, and serve them to PyTorch."""
     if ctx.invoked_subcommand is None:
-        output.talk(ctx.get_help())
+        output.message(ctx.get_help())
         ctx.exit(2)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code; nothing it raises gets past this."""
+    """Run one command line and return its exit code; report exceptions instead of raising them."""
     try:
         with dataprep.make_context("dataprep", list(arguments)) as ctx:
             dataprep.invoke(ctx)
@@ -106,7 +106,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _finished(code: int, arguments: Sequence[str]) -> int:
-    """Flush what --help, --version or a verdict wrote: a full disk must not pass for success."""
+    """Flush standard output; return `code`, or that of an error, such as a full disk."""
     try:
         output.finish()
     except output.ReaderGone as end:
@@ -119,7 +119,7 @@ def _finished(code: int, arguments: Sequence[str]) -> int:
 def main() -> NoReturn:
     """Run the command line of this process and end with its exit code."""
     output.prepare()
-    # No command multiplies matrices; the threads for it would spin while the rest is imported.
+    # No command multiplies matrices; threads of OpenBLAS would only slow down the imports.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         if "--debug" not in sys.argv:
@@ -134,7 +134,7 @@ def main() -> NoReturn:
 
         sys.exit(shell_complete(dataprep, {}, "dataprep", COMPLETE_VARIABLE, instruction))
     code = run(sys.argv[1:])
-    signals.spoken(code)
+    signals.output_complete(code)
     output.abandon_broken_streams()
     sys.exit(code)
 

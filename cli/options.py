@@ -1,6 +1,6 @@
 """Command line options made from the fields of a dataclass, so that the two cannot drift apart.
 
-A table holds nothing but help; name, type, default and choices are read from the dataclass.
+Tables of `OptionHelp` hold the help; name, type, default and choices come from the dataclass.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["OptionHelp", "options_of"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptionHelp:
-    """Presentation of one field in the help."""
+    """Help of one field, and how it is shown."""
 
     section: str
     help: str
@@ -30,7 +30,7 @@ class OptionHelp:
 
 
 def options_of(options: type, table: Mapping[str, OptionHelp]) -> list[click.Option]:
-    """Return an option for each field of the dataclass `options` in `table`, in its order."""
+    """Return an option for each field of the dataclass `options` in `table`, in that order."""
     defaults = {
         field.name: MISSING
         if field.default is MISSING and field.default_factory is MISSING
@@ -48,7 +48,7 @@ def _default(field: Any) -> Any:
 def _option(name: str, entry: OptionHelp, default: Any, hint: Any) -> click.Option:
     required = default is MISSING
     settings: dict[str, Any] = {"required": required, "help": entry.help, "metavar": entry.metavar}
-    nothing = default is None or default is False or default in ((), "")  # 0 is something
+    nothing = default is None or default is False or default in ((), "")  # 0 is a default to show
     if not required and not nothing:
         settings |= {"default": default, "show_default": True}
     elif entry.default is not None:
@@ -61,7 +61,7 @@ def _option(name: str, entry: OptionHelp, default: Any, hint: Any) -> click.Opti
 
 
 def _type_settings(hint: Any, entry: OptionHelp) -> dict[str, Any]:
-    """Return what click must know about a value annotated with `hint`."""
+    """Return the settings of click for a value annotated with `hint`."""
     if isinstance(hint, UnionType) or type(None) in get_args(hint):
         parts = [part for part in get_args(hint) if part is not NoneType]
         hint = str if str in parts else parts[0]  # a function cannot stand on a command line

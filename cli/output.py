@@ -1,4 +1,4 @@
-"""Standard output and standard error: results go to one, talk to the other.
+"""Standard output, which gets results, and standard error, which gets messages.
 
 Every result passes through `result`, which writes all of it or raises: a full disk is an error with
 exit code 4 and not a silent success, and a closed pipe (``| head``) ends the command quietly.
@@ -24,13 +24,13 @@ __all__ = [
     "abandon_broken_streams",
     "finish",
     "is_terminal",
+    "message",
     "one_line",
     "prepare",
     "printable",
     "quiet_libraries",
     "result",
     "result_json",
-    "talk",
 ]
 
 
@@ -43,13 +43,13 @@ _CONTROL = re.compile(
 
 
 class ReaderGone(Exception):  # noqa: N818 -- an end, not an error
-    """The reader of standard output is gone; the exit code 141 is that of SIGPIPE."""
+    """Closing of standard output by its reader; the exit code 141 is that of SIGPIPE."""
 
     exit_code = 141
 
 
 def prepare() -> None:
-    """Let all text be printed in any locale, also under PYTHONUNBUFFERED."""
+    """Make standard output and error print any text in any locale, also if unbuffered."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -57,10 +57,9 @@ def prepare() -> None:
 
 
 def quiet_libraries() -> None:
-    """Send descriptor 2 to nowhere, but for writes through `sys.stderr`.
+    """Discard what libraries write to descriptor 2; `sys.stderr` keeps working.
 
-    What libraries write there by themselves is lost, as the report of a panic in Rust is, of which
-    the exception says the same in one line.
+    Discarded is, for instance, the report of a panic in Rust: its exception says the same.
     """
     if not isinstance(sys.stderr, TextIOWrapper) or sys.stderr.fileno() != 2:
         return
@@ -74,9 +73,10 @@ def quiet_libraries() -> None:
 
 
 def _buffered(stream: TextIO) -> TextIO:
-    """Return `stream` with a buffer: a text stream drops what a raw one does not take.
+    """Return `stream` with a buffer, if it has none, as under PYTHONUNBUFFERED.
 
-    This is for what click prints, as --help; `result` does not depend on it.
+    Without a buffer, text is lost if the file accepts only a part of it. This matters for output of
+    click, such as --help; `result` does not depend on it.
     """
     if not isinstance(stream, TextIOWrapper) or not isinstance(stream.buffer, RawIOBase):
         return stream
@@ -84,7 +84,7 @@ def _buffered(stream: TextIO) -> TextIO:
 
 
 def result(text: str) -> None:
-    """Write `text` and a newline to standard output, all the way out."""
+    """Write `text` and a newline to standard output, and flush it."""
     _write(text + "\n")
 
 
@@ -94,7 +94,7 @@ def result_json(value: Mapping[str, Any]) -> None:
 
 
 def finish() -> None:
-    """Flush standard output; raises what `result` raises."""
+    """Flush standard output; raise the errors that `result` raises."""
     if sys.stdout is not None:
         _write("")
 
@@ -112,7 +112,7 @@ def _write(text: str) -> None:
 
 
 def _write_all(stream: TextIO, text: str) -> None:
-    """Write all of `text`, encoded once, to a stream that may take a part at a time."""
+    """Write all of `text` to `stream`, whose file may accept only a part at a time."""
     buffer = getattr(stream, "buffer", None)
     if buffer is None:  # no file below it, as with StringIO
         stream.write(text)
@@ -136,7 +136,7 @@ def _unwritable(error: OSError) -> StorageError:
     )
 
 
-def talk(text: str) -> None:
+def message(text: str) -> None:
     """Write `text` and a newline to standard error; ignore a standard error that is closed."""
     if sys.stderr is None:
         return
@@ -146,7 +146,7 @@ def talk(text: str) -> None:
 
 
 def abandon_broken_streams() -> None:
-    """Close streams that failed, so that the interpreter does not fail again at exit."""
+    """Redirect streams that cannot be flushed to nowhere, so that the exit does not fail too."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             try:
@@ -168,7 +168,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def printable(text: str, *, keep: str = "\n\t") -> str:
-    r"""Return `text` with control characters escaped: a document must not drive the terminal.
+    r"""Return `text` with control characters escaped, so that it cannot control a terminal.
 
     >>> printable("a\x1b[2Jb")
     'a\\x1b[2Jb'

@@ -1,7 +1,7 @@
-"""A progress bar on standard error, and only where a person is looking at it.
+"""Progress bars on standard error, if that is a terminal.
 
-Piped, or with --quiet, nothing is drawn and `rich` is not imported: the closing summary and the
-errors are what a log needs.
+Otherwise, or with --quiet, nothing is drawn and `rich` is not imported: a log needs only the
+closing summary and errors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def build_progress(
 ) -> Iterator[Callable[[Progress], None] | None]:
     """Yield a function that draws the progress of a build; None without a terminal, or if quiet.
 
-    It counts ``documents`` and tokens, ``rows``, or for ``steps`` the parts of each step.
+    `counts` is ``documents`` (and tokens), ``rows``, or ``steps`` (the parts of each step).
     """
     if quiet or not output.is_terminal(sys.stderr):
         yield None
@@ -82,7 +82,7 @@ def _step_progress() -> Iterator[Callable[[Progress], None]]:
 
 @contextmanager
 def byte_progress(title: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a function that draws (bytes done, bytes in all), or None without a terminal."""
+    """Yield a function of (bytes done, all bytes) that draws; None if quiet or no terminal."""
     if quiet or not output.is_terminal(sys.stderr):
         yield None
         return

@@ -1,10 +1,9 @@
-"""Signal handling: SIGINT and SIGTERM end the process once, also while a library computes.
+"""Signal handlers: SIGINT and SIGTERM end the process, even during a long call of a library.
 
-Python runs the handlers of signals between its own instructions, and one call of a tokenizer or
-one file to be flushed may take a minute. Nothing is lost by ending a process at any moment: that is
-what builds are made for. So the main thread has `GRACE_SECONDS` to end by itself; then the process
-is ended with the exit code and the line that it would have ended with. Meanwhile further signals
-change nothing: a second Ctrl-C must not get between the lines that clean up.
+Python runs signal handlers between its own instructions, but one call of a tokenizer or one sync of
+a file may take a minute. A process may be ended at any moment, as builds resume. So the main thread
+has `GRACE_SECONDS` to exit; then another thread prints the same error and ends the process with the
+same exit code. Further signals are ignored: a second Ctrl-C must not interrupt the clean-up.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ _RAISED: dict[int, type[BaseException]] = {
 
 
 class Signals:
-    """Handlers of both signals, installed by the main thread when made.
+    """Handlers of SIGINT and SIGTERM; the main thread installs them by making an instance.
 
-    One that is ignored, as SIGINT is in what a script starts in the background, stays ignored.
+    A signal that is already ignored stays ignored, such as SIGINT in a background job of a script.
     """
 
     def __init__(self) -> None:
         self._code: int | None = None
         self._lock = threading.Lock()
         reading, writing = os.pipe()
-        os.set_blocking(writing, False)  # as Python demands
+        os.set_blocking(writing, False)  # set_wakeup_fd requires it
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, args=(reading,), daemon=True).start()
         for number in _RAISED:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _stop)
 
-    def spoken(self, code: int) -> None:
-        """Note that the output is complete and the process will end with `code`."""
+    def output_complete(self, code: int) -> None:
+        """Note that all output is written and the process is about to exit with `code`."""
         with self._lock:
             self._code = code
 
@@ -66,4 +65,4 @@ def _stop(number: int, frame: object) -> NoReturn:
 
 
 def _ignore(number: int, frame: object) -> None:
-    """Ignore a signal: SIG_IGN would make Python complain of one that is already pending."""
+    """Do nothing; with SIG_IGN instead, Python complains of a signal that is already pending."""

@@ -1,4 +1,4 @@
-"""Words of a finished build and of an estimate; pure functions from reports to lines."""
+"""Text of reports and estimates of builds, as pure functions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DTYPES = {"<u2": "uint16", "<u4": "uint32"}
 
 
 def bytes_text(count: float) -> str:
-    """Return a size for people, in powers of 1,000 as disks are sold.
+    """Return a number of bytes as text, in powers of 1,000.
 
     >>> bytes_text(999), bytes_text(1_500_000)
     ('999 B', '1.5 MB')
@@ -44,7 +44,7 @@ def bytes_text(count: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration for people.
+    """Return a number of seconds as text.
 
     >>> duration_text(0.25), duration_text(75), duration_text(7_300)
     ('0.2 s', '1 min 15 s', '2 h 1 min')
@@ -97,9 +97,9 @@ def array_lines(manifest: ArrayManifest) -> list[str]:
 
 
 def profile_lines(report: BuildReport[Any]) -> list[str]:
-    """Return where the time of a build went: the clock, and the workers' seconds by stage.
+    """Return lines of seconds: of the phases of a build, and of its workers by stage.
 
-    A kind without units has stages alone.
+    A build without units has no phases.
     """
     from dataprep.pipeline.progress import STAGES
 
@@ -123,7 +123,7 @@ def profile_lines(report: BuildReport[Any]) -> list[str]:
 
 
 def speed_text(report: BuildReport[Manifest]) -> str:
-    """Return the speed of a build of tokens; nothing for a small or resumed one."""
+    """Return the speed of a build of tokens; empty for a small or resumed one."""
     text = _text_bytes(report.manifest)
     if text is None or text < 1_000_000 or report.resumed_units:
         return ""
@@ -132,7 +132,7 @@ def speed_text(report: BuildReport[Manifest]) -> str:
 
 
 def _text_bytes(manifest: Manifest) -> int | None:
-    """Bytes of text in all splits; None where it is not known of one."""
+    """Return the bytes of text in all splits; None if that of a split is unknown."""
     sizes = [split.text_bytes for split in manifest.splits.values()]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
@@ -156,7 +156,7 @@ def token_lines(manifest: Manifest) -> list[str]:
     ]
     if found := sum(tokenizer.special_text_found.values()):
         spelled = count_text(found, "special token")
-        lines.append(f"  special    {spelled} spelled in the text, {_taken(manifest)}")
+        lines.append(f"  special    {spelled} spelled in the text, {_treatment(manifest)}")
     if rejected := manifest.records.rejected:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in rejected.items())
         records = count_text(sum(rejected.values()), "record")
@@ -164,13 +164,13 @@ def token_lines(manifest: Manifest) -> list[str]:
     return lines
 
 
-def _taken(manifest: Manifest) -> str:
+def _treatment(manifest: Manifest) -> str:
     literal = manifest.options["special_text"] == "literal"
     return "kept as text" if literal else "read as tokens"
 
 
 def token_counts(found: Mapping[str, Any]) -> list[str]:
-    """Return the lines of an estimate of tokens that other kinds do not have."""
+    """Return the lines of an estimate about documents, tokens and the tokenizer."""
     return [
         f"  documents  about {found['documents']:,.0f}",
         f"  tokens     about {found['tokens']:,.0f}, {found['bytes_per_token']:.2f} bytes each",
@@ -179,9 +179,9 @@ def token_counts(found: Mapping[str, Any]) -> list[str]:
 
 
 def estimate_lines(found: Mapping[str, Any], counts: Sequence[str]) -> list[str]:
-    """Return the words of an estimate; `found` is `Estimate.as_dict()` and `fits`.
+    """Return the lines of an estimate; `counts` are those about records.
 
-    `counts` are the lines about records.
+    `found` is `Estimate.as_dict()` with the key `fits` added.
     """
     return [
         f"  inputs     {found['inputs']:,}, {bytes_text(found['input_bytes'])}",

@@ -24,10 +24,10 @@ from .summary import bytes_text
 __all__ = ["command"]
 
 
-def _listed(
+def _split_at_commas(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> tuple[str, ...] | None:
-    """Return the tokens of a list between commas."""
+    """Return the parts of `value` between commas, stripped; None for None."""
     return None if value is None else tuple(part.strip() for part in value.split(","))
 
 
@@ -59,8 +59,8 @@ def command() -> None:
     help="Number of ids, with the 256 bytes and the special tokens.",
 )  # fmt: skip
 @click.option(
-    "--special-tokens", metavar="LIST", callback=_listed,
-    help="Control tokens between commas, which get the last ids, in this order; in place of those "
+    "--special-tokens", metavar="LIST", callback=_split_at_commas,
+    help="Special tokens between commas, which get the last ids, in this order; in place of those "
     "of the built-in tokenizer.",
 )  # fmt: skip
 @click.option(

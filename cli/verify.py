@@ -1,4 +1,4 @@
-"""The command `dataprep verify`: an exit code, and one line for each finding."""
+"""The command `dataprep verify`, with an exit code and one line for each finding."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def command(
     began = time.perf_counter()
     report = _verify(path, level, expect, quiet=quiet)
     for line in _finding_lines(report):
-        output.talk(line)
+        output.message(line)
     if as_json:
         output.result_json(report.as_dict())
     elif not quiet:
@@ -71,7 +71,7 @@ def command(
 
 
 def _verify(path: Path, level: Level, expect: str | None, *, quiet: bool) -> VerifyReport:
-    """Run the checks of the files, then those of the installed tokenizer libraries."""
+    """Check the files, then the installed tokenizer libraries; return the report of both."""
     from dataprep.formats.verify.verify import verify
 
     from .progress import byte_progress

@@ -1,4 +1,4 @@
-"""Public functions that build datasets, and estimate builds."""
+"""Public functions that build datasets or estimate builds."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def build(
 ) -> BuildReport[Manifest]:
     """Build the dataset of tokens that `options` describe.
 
-    Raises the errors of `dataprep.formats.errors`; after any of them, and after being killed, the
-    same call goes on where it stopped.
+    Raises the errors of `dataprep.formats.errors`. After an error, or if the process is killed, the
+    same call resumes the build.
 
         >>> from pathlib import Path
         >>> options = BuildOptions(input=("data.jsonl",), out=Path("shards"))
@@ -58,8 +58,8 @@ def build_chat(
 ) -> BuildReport[Manifest]:
     """Build the dataset of conversations that `options` describe.
 
-    Raises the errors of `dataprep.formats.errors`; after any of them, and after being killed, the
-    same call goes on where it stopped. `progress` counts conversations as documents.
+    Raises the errors of `dataprep.formats.errors`. After an error, or if the process is killed, the
+    same call resumes the build. `progress` counts conversations as documents.
 
         >>> options = ChatOptions(input="chat.jsonl", out="shards",
         ...                       template="chatml")                        # doctest: +SKIP
@@ -74,8 +74,8 @@ def build_embeddings(
 ) -> BuildReport[ArrayManifest]:
     """Build the dataset of embeddings that `options` describe.
 
-    Raises the errors of `dataprep.formats.errors`; after any of them, and after being killed, the
-    same call goes on where it stopped. `progress` counts rows as documents.
+    Raises the errors of `dataprep.formats.errors`. After an error, or if the process is killed, the
+    same call resumes the build. `progress` counts rows as documents.
 
         >>> from dataprep import EmbeddingOptions
         >>> options = EmbeddingOptions(input="vectors.npy", out="shards")
@@ -91,10 +91,10 @@ def build_pairs(
 ) -> BuildReport[ArrayManifest]:  # fmt: skip
     """Build the dataset of pairs that `options` describe.
 
-    `encoder` makes vectors of texts where none are given; ``options.encoder`` is then its name,
-    or else that of a sentence-transformers model to load. Raises the errors of
-    `dataprep.formats.errors`; after any of them, and after being killed, the same call goes on
-    where it stopped.
+    `encoder` is a callable that makes the vectors not given in files; ``options.encoder`` must then
+    be a name for it. Without it, ``options.encoder`` names a sentence-transformers model. Raises
+    the errors of `dataprep.formats.errors`. After an error, or if the process is killed, the same
+    call resumes the build.
 
         >>> from dataprep import PairOptions
         >>> options = PairOptions(input="pairs.csv", out="pairs", encoder="all-MiniLM-L6-v2")
@@ -116,36 +116,36 @@ def _pair_kind(options: PairOptions, encoder: Encoder | None) -> PairKind:
 
 
 def estimate(options: BuildOptions) -> TokenEstimate:
-    """Look at the inputs and return what a build would take; write nothing.
+    """Sample the inputs and return an estimate of the build; write nothing.
 
-    Raises what a build would raise before its work begins, for what stands in `out` as well.
+    Raises the errors that a build raises before its first unit, also those about `out`.
     """
     found: TokenEstimate = run_estimate(kind_named("tokens"), options)  # type: ignore[assignment]
     return found
 
 
 def estimate_chat(options: ChatOptions) -> ChatEstimate:
-    """Look at the inputs and return what a build would take, and how long conversations are.
+    """Sample the inputs and return an estimate, with lengths of conversations; write nothing.
 
-    Raises what a build would raise before its work begins, for what stands in `out` as well.
+    Raises the errors that a build raises before its first unit, also those about `out`.
     """
     found: ChatEstimate = run_estimate(kind_named("chat"), options)  # type: ignore[assignment]
     return found
 
 
 def estimate_embeddings(options: EmbeddingOptions) -> EmbeddingEstimate:
-    """Look at the inputs and return what a build would take; write nothing.
+    """Sample the inputs and return an estimate of the build; write nothing.
 
-    Raises what a build would raise before its work begins, for what stands in `out` as well.
+    Raises the errors that a build raises before its first unit, also those about `out`.
     """
     found: EmbeddingEstimate = run_estimate(kind_named("embeddings"), options)  # type: ignore[assignment]
     return found
 
 
 def estimate_pairs(options: PairOptions, *, encoder: Encoder | None = None) -> PairEstimate:
-    """Read the tables and return what a build would take; write nothing.
+    """Read the tables and return an estimate of the build; write nothing.
 
-    Raises what a build would raise before its work begins, for what stands in `out` as well.
+    Raises the errors that a build raises before its first unit, also those about `out`.
     """
     found: PairEstimate = run_estimate(_pair_kind(options, encoder), options)  # type: ignore[assignment]
     return found

@@ -1,4 +1,4 @@
-"""Options of a build of tokens, and the checks that all kinds share."""
+"""Options of a build of tokens, and checks that the options of all kinds share."""
 
 from __future__ import annotations
 
@@ -64,60 +64,59 @@ _SPLIT_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 class BuildOptions:
     """Options of `dataprep build`.
 
-    Only `input`, `out`, `workers` and `overwrite` leave the content of the dataset unchanged by
-    themselves; the others enter its recipe id.
+    The content of the dataset does not depend on `out`, `workers` and `overwrite`.
     """
 
     input: tuple[str, ...]
-    """Files, folders, globs, or ``hf:NAME`` for a dataset of the Hugging Face hub. A single string
-    or path, and a list of them, are understood too."""
+    """Files, folders, globs, or ``hf:NAME`` for a dataset of the Hugging Face hub; one string or
+    path, or a sequence of them."""
     out: Path
-    """The directory to make; a string will do. It must not exist, or be empty, or hold the same
-    build."""
+    """Directory to make, a path or a string. If it exists, it must be empty or hold the same build,
+    unless `overwrite` is set."""
     format: InputFormat | None = None
     """None: from each file's name."""
     field: str = "text"
-    """The text's field in JSONL, Parquet and HF records; dots reach into nested objects,
-    unless a field is called so."""
+    """Field that holds the text in JSONL, Parquet and HF records; ``a.b`` is field b of the object
+    a, unless a field is named ``a.b``."""
     document: DocumentUnit = "file"
-    """What one document of a plain text file is; a block ends at a blank line."""
+    """Part of a plain text file that is one document; a block ends at a blank line."""
     hf_config: str | None = None
     """Configuration of a hub dataset."""
     hf_split: str | None = None
-    """Split of an HF dataset; needed where it has several."""
+    """Split of an HF dataset; required if it has several."""
     tokenizer: str | None = None
     """None: the built-in one. Otherwise a tokenizer.json, a folder, a hub repository,
-    ``tiktoken:NAME``, a .tiktoken rank file, or a sentencepiece .model. A path will do."""
+    ``tiktoken:NAME``, a .tiktoken rank file, or a sentencepiece .model; a string or a path."""
     engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
-    """auto: gigatoken where it gives the same ids as Hugging Face tokenizers, else that."""
+    """auto: gigatoken where it gives the same ids as tokenizers, otherwise tokenizers."""
     split: str = DEFAULT_SPLIT
     """NAME=RATIO,... adding up to 1; with `split_mode` count also NAME=COUNT and NAME=rest."""
     split_mode: Literal["ratio", "count"] = "ratio"
-    """ratio: each document by its hash alone. count: exact sizes."""
+    """ratio: the hash of a document alone decides its split. count: splits have exact sizes."""
     split_key: str | None = None
     """The field whose value decides the split; None: the text."""
     bos: str = AUTO
-    """auto: as the tokenizer's own template does; none; or the token's text."""
+    """Token before each document. auto: as the tokenizer's template has it; none; or its text."""
     eos: str = AUTO
-    """auto: the tokenizer's end-of-text token; none; or the token's text."""
+    """Token after each document. auto: the tokenizer's end-of-text token; none; or its text."""
     special_text: Literal["literal", "parse"] = "literal"
     """Whether text that spells a special token stays text or becomes the token."""
     on_error: Literal["error", "skip"] = "error"
-    """What a bad record does: stop the build, or go to rejects.jsonl."""
+    """error: a bad record stops the build. skip: it is written to rejects.jsonl."""
     max_rejects: int | None = None
     """With `on_error` skip: more rejects than this stop the build. None: no limit."""
     excerpts: bool = True
-    """Whether rejects.jsonl quotes records; without it `detail` is empty and `excerpt` null."""
+    """Whether rejects.jsonl quotes records; if not, its `detail` is empty and `excerpt` null."""
     seed: int = 0
     """Seed of the hash that assigns splits."""
     workers: int | None = None
     """Worker processes; None: one per available core. Never changes the output."""
     overwrite: bool = False
-    """Replace a finished dataset in `out`."""
+    """Whether to replace a finished dataset in `out`."""
 
     @property
     def formats(self) -> Mapping[str, str]:
-        """The format that a file's last suffix stands for; all others are unknown."""
+        """Return the input format of each known suffix of file names."""
         return TEXT_FORMATS
 
     def __post_init__(self) -> None:
@@ -148,21 +147,24 @@ class _Common(Protocol):
 
 
 def stored_excerpts(excerpts: bool) -> dict[str, Any]:
-    """Return what config.json says of `excerpts`: nothing where records are quoted."""
+    """Return the entry of `excerpts` in config.json; no entry if it is True, the default."""
     return {} if excerpts else {"excerpts": False}
 
 
 def quotes_too_much(
     asked: Mapping[str, Any], existing: Mapping[str, Any], rejected: object
 ) -> bool:
-    """Return whether `rejected` records are quoted in a dataset, and the options `asked` not to."""
+    """Return whether a dataset quotes its `rejected` records, which the options `asked` forbid.
+
+    `existing` are the options in the dataset's config.json.
+    """
     return (
         bool(rejected) and not asked.get("excerpts", True) and bool(existing.get("excerpts", True))
     )
 
 
 def check_common(options: _Common) -> None:
-    """Raise `UsageError` unless the options that every kind of build has make sense."""
+    """Raise `UsageError` if one of the options that every kind of build has is wrong."""
     _require(options.workers is None or options.workers >= 1, "--workers", "must be at least 1")
     _require(0 <= options.seed < 1 << 64, "--seed", "must be from 0 to 2**64 - 1")
     limit = options.max_rejects
@@ -200,11 +202,11 @@ def parse_split(text: str, mode: str) -> dict[str, float | int | None]:
 
 
 def refuse_device(name: str, where: str) -> None:
-    """Raise `UsageError` about the argument `where` if no folder can be called `name` on Windows.
+    """Raise `UsageError` about the argument `where` if Windows reserves `name` for a device.
 
     >>> refuse_device("train", "--split")
     """
-    from dataprep.formats.manifest.common import is_device  # and msgspec, which --help does without
+    from dataprep.formats.manifest.common import is_device  # imports msgspec, which --help avoids
 
     _require(
         not is_device(name), where,
@@ -245,7 +247,7 @@ def _count_ratios(shares: dict[str, float | int | None]) -> int:
 
 
 def as_paths(value: object) -> tuple[str, ...]:
-    """Return inputs as strings, from a path, a string or a sequence of them."""
+    """Return a path, a string or a sequence of them as strings; raise `UsageError` for others."""
     parts = (value,) if isinstance(value, str | PathLike) else value
     if not isinstance(parts, Sequence):
         raise UsageError(f"{value!r} is not a path or a list of paths", where="--input")
@@ -259,14 +261,14 @@ def as_paths(value: object) -> tuple[str, ...]:
 
 
 def as_text(options: DataclassInstance, *names: str) -> None:
-    """Make strings of the fields `names` where paths were given."""
+    """Convert those of the fields `names` that are paths to strings, in place."""
     for name in names:
         if isinstance(value := getattr(options, name), PathLike):
             object.__setattr__(options, name, fspath(value))
 
 
 def as_assignments(value: object, where: str) -> tuple[str, ...]:
-    """Return NAME=FIELD, several of them, or a mapping, as strings.
+    """Return NAME=FIELD assignments, given as a string, a sequence or a mapping, as strings.
 
     >>> as_assignments({"messages": "dialog"}, "--columns")
     ('messages=dialog',)
@@ -280,7 +282,7 @@ def as_assignments(value: object, where: str) -> tuple[str, ...]:
 
 
 def check_types(options: DataclassInstance, unchecked: Container[str]) -> None:
-    """Refuse values that the annotations do not allow, but for the fields `unchecked`."""
+    """Raise `UsageError` for a field, not in `unchecked`, whose annotation forbids its value."""
     hints = get_type_hints(type(options))
     for field in fields(options):
         value, hint = getattr(options, field.name), hints[field.name]

@@ -1,11 +1,11 @@
-"""Safe use of files in a directory that others can write to, such as /tmp.
+"""Safe access to files of unfinished builds, where other users can write, such as in /tmp.
 
-The name of an unfinished build is predictable, so another user may have created it first: a link
-that leads our writes elsewhere, or forged units. Links are not followed and foreign directories
-not trusted; the error names what is in the way.
+The name of an unfinished build is predictable, so another user may have created it first: as a link
+that redirects writes, or as a directory of forged units. So links are not followed, directories of
+other users are refused, and the error names the path.
 
-A file that one run leaves to the next one is sealed: its last line is the SHA-256 of the rest, as
-parsing alone would not notice a changed digit.
+A file that one run leaves to the next one is sealed: its last line is the SHA-256 of the rest,
+since parsing alone would not notice a changed digit.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ __all__ = [
 ]
 
 REFUSED = "E_STAGING"
-"""Error code of anything that is in the way of an unfinished build."""
+"""Error code of a path that an unfinished build needs and must not use."""
 
-# O_NONBLOCK: opening a pipe that stands there would otherwise wait for ever.
+# O_NONBLOCK: opening a pipe would otherwise block.
 _FLAGS = os.O_RDWR | sum(getattr(os, flag, 0) for flag in ("O_NOFOLLOW", "O_NONBLOCK"))
 _READ_FLAGS = (_FLAGS & ~os.O_RDWR) | os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
 _NOT_ORDINARY = {errno.ELOOP, errno.EISDIR, errno.ENXIO}
 
 
 def is_directory(path: Path) -> bool:
-    """Return whether `path` is a directory, and no link to one."""
+    """Return whether `path` is a directory and not a link to one."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
@@ -51,8 +51,8 @@ def is_directory(path: Path) -> bool:
 def require_own(path: Path) -> None:
     """Raise `StorageError` unless `path` is a real directory that belongs to this user.
 
-    The owner of the parent directory is trusted too, as they could replace it anyway; so file
-    systems that show one owner for everything work.
+    The owner of the parent directory is trusted too, as they could replace `path` anyway. This also
+    admits file systems that show one owner for everything.
     """
     found = path.lstat()
     trusted = (os.geteuid(), path.parent.stat().st_uid)
@@ -63,7 +63,11 @@ def require_own(path: Path) -> None:
 
 
 def open_own_file(path: Path, *, create: bool) -> int | None:
-    """Open the ordinary file `path` to read and write; return a descriptor, None if missing."""
+    """Open the regular file `path` to read and write; return its descriptor.
+
+    Returns None if it is missing and `create` is False. Raises `StorageError` for a link, a pipe
+    or a device.
+    """
     with storage_errors(path):
         try:
             descriptor = open_for_update(path, _FLAGS, create=create)
@@ -80,9 +84,9 @@ def open_own_file(path: Path, *, create: bool) -> int | None:
 
 
 def open_for_reading(path: Path) -> io.FileIO:
-    """Open the ordinary file `path` without a buffer; raise OSError as `Path.open` does.
+    """Open the regular file `path` unbuffered; raise OSError as `Path.open` does.
 
-    Raises `StorageError` for a link, a pipe or a device, without waiting for it.
+    Raises `StorageError` for a link, a pipe or a device, without blocking on it.
     """
     try:
         stream = io.FileIO(os.open(path, _READ_FLAGS))
@@ -97,7 +101,7 @@ def open_for_reading(path: Path) -> io.FileIO:
 
 
 def read_own(path: Path) -> bytes:
-    """Read all of a file, opened by `open_for_reading`."""
+    """Return all bytes of the file `path`, opened by `open_for_reading`."""
     with open_for_reading(path) as stream:
         return stream.readall()
 
@@ -108,7 +112,7 @@ def seal(data: bytes) -> bytes:
 
 
 def unseal(sealed: bytes) -> bytes:
-    """Return the data that was sealed; raise ValueError if any byte has changed.
+    """Return the data that `seal` was given; raise ValueError if any byte has changed.
 
     >>> unseal(seal(b"{}"))
     b'{}'

@@ -1,7 +1,7 @@
-"""Progress of a running build, and the time that each of its stages takes.
+"""Progress of a running build, and the time of each of its stages.
 
-A worker's time is cut into consecutive laps, so its stages add up to all of it. A lap costs two
-tenths of a microsecond and there are a dozen for every two megabytes of text.
+A worker splits its time into consecutive laps, so the stages add up to its whole time. A lap costs
+0.2 us, and there are a dozen for every two megabytes of text.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ class Progress:
     """Snapshot of a build: bytes of input, documents (or rows), tokens, rejects, seconds."""
 
     stage: str
-    """``plan``, ``tokenize`` (of embeddings ``read``), ``commit``; of pairs the name of a step."""
+    """``plan``, ``tokenize`` (embeddings: ``read``) or ``commit``; for pairs the name of a step."""
     bytes_done: int = 0
     bytes_total: int = 0
     documents: int = 0
     tokens: int = 0
     rejects: int = 0
     step_done: int = 0
-    """Finished parts of the stage, where it counts any."""
+    """Finished parts of the stage, if it counts parts."""
     step_total: int = 0
-    """Parts of the stage; 0: unknown."""
+    """All parts of the stage; 0: unknown."""
     seconds: float = 0.0
 
 
@@ -53,11 +53,11 @@ STAGES = {
     "finish": "closing, and giving the unit its name",
     "wait": "for a unit to do",
 }
-"""The stages of a worker, and what it does in each."""
+"""Description of each stage of a worker, in the order of reports."""
 
 
 class StageClock:
-    """Sum of the time between laps, by stage.
+    """Stopwatch that adds up seconds by stage.
 
     >>> clock = StageClock()
     >>> clock.lap("read")
@@ -76,7 +76,7 @@ class StageClock:
         self._last = now
 
     def take(self) -> dict[str, float]:
-        """Return the seconds by stage since the last call, and start again."""
+        """Return the seconds by stage since the last `take`, and reset them."""
         seconds, self._seconds = dict(self._seconds), defaultdict(float)
         return seconds
 
@@ -85,7 +85,8 @@ class StageClock:
 class Profile:
     """Seconds of one build.
 
-    `prepare`, `units` and `commit` follow one another on the clock; `stages` sums up all workers.
+    `prepare`, `units` and `commit` are consecutive spans of wall-clock time; `stages` are sums over
+    all workers.
     """
 
     prepare: float = 0.0

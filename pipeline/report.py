@@ -20,9 +20,9 @@ class BuildReport(Generic[M_co]):
     path: Path
     recipe_id: str
     reused: bool
-    """Whether the same build stood there already, so that nothing was done."""
+    """Whether `path` held the same build already, so that nothing was built."""
     manifest: M_co = field(repr=False)
-    """Description of the dataset."""
+    """Manifest of the dataset."""
     seconds: float
     units: int
     resumed_units: int
@@ -31,15 +31,15 @@ class BuildReport(Generic[M_co]):
     """Seconds of each stage."""
     notes: tuple[str, ...]
     content: dict[str, Any] = field(repr=False)
-    """Fields of JSON that depend on the kind of dataset."""
+    """Fields for ``--json`` that depend on the kind of dataset."""
 
     @property
     def example(self) -> str | None:
-        """Return the beginning of the first document of tokens, decoded from its ids."""
+        """Return the decoded first tokens of the first document; None if there are no tokens."""
         return self.content.get("example")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields that JSON prints."""
+        """Return the fields for ``--json``."""
         return {
             "path": str(self.path),
             "recipe_id": self.recipe_id,

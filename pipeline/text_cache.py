@@ -1,13 +1,14 @@
-"""Datasets of texts, built on demand and kept in a cache by their content.
+"""Cache of datasets of tokens, which are built on demand from texts.
 
-A dataset lies in the cache under a hash of all that decides what is in it: the content of the
-inputs, the tokenizer, the options and the versions. So whatever changes is built anew, nothing else
-is, and processes that ask at the same time wait for the one that builds. For data that is read in
-seconds: each call reads the inputs once, at memory speed, to know their content. Whatever lies in
-the cache may be deleted at any time that nobody uses it.
+The name of a dataset in the cache is a hash of everything that decides its content: the inputs'
+bytes, the tokenizer, the options and the library versions. If one of them changes, a new dataset is
+built; processes that need the same dataset at the same time wait for the one that builds it. Each
+call reads all inputs once to hash them, so the cache is for inputs that are read in seconds.
+Datasets in the cache may be deleted while no process uses them.
 
-A tokenizer that is only a function from text to ids is asked for every document at each call; its
-ids are then built into a dataset as numbers, with a stand-in of a tokenizer.
+If the tokenizer is only a function from text to ids, each call encodes every document with it. The
+ids are written as numbers to a file of texts, which is built with a stand-in tokenizer whose words
+are these numbers.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ __all__ = ["SPLIT", "Encode", "TextSource", "cached_texts"]
 
 Encode = Callable[[str], Sequence[int]]
 SPLIT = "text"
-"""The one split of such a dataset."""
+"""Name of the only split of a dataset in the cache."""
 _VERSION = 1
 _WAIT_S = 3600.0  # for another process that builds the same
 _MAX_IDS = 1 << 22
@@ -62,7 +63,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextSource:
-    """Texts to read; the fields mean the same as in `BuildOptions`."""
+    """Texts and their tokenizer; fields mean the same as in `BuildOptions`."""
 
     path: tuple[str, ...]
     is_jsonl: bool | None = None
@@ -73,11 +74,11 @@ class TextSource:
     bos: str = "auto"
     eos: str = "auto"
     tokenizer: str | bytes | Encode | None = None
-    """A name as for `dataprep build`, the bytes of a tokenizer.json, or a function to the ids."""
+    """As in `BuildOptions`, or the bytes of a tokenizer.json, or a function from text to ids."""
     roles: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Of a tokenizer that is given by its bytes or a function: see `TokenizerSource`."""
+    """Special tokens of a tokenizer given as bytes or as a function; see `TokenizerSource`."""
     vocab_size: int = 0
-    """Of a function: how many ids there are, if more than are seen."""
+    """Least number of ids of a tokenizer given as a function."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", as_paths(self.path))
@@ -96,28 +97,29 @@ class TextSource:
 
 @reading_apart()
 def cached_texts(source: TextSource, cache: Path) -> Dataset:
-    """Return the dataset of `source` from `cache`, built if missing; its one split is `SPLIT`.
+    """Return the dataset of `source` from the folder `cache`; build it if it is missing.
 
-    Warns of records that were left out and of blank lines in JSONL, with the numbers of their
-    lines. Raises what `build` raises.
+    Its only split is `SPLIT`. Warns of records that were left out and of blank lines in JSONL,
+    with line numbers. Raises what `build` raises.
     """
     create_directory(cache, parents=True, exist_ok=True)
     options = source.options(cache / "-")
     found = find_sources(options)
     if callable(source.tokenizer):
         with scratch_directory(cache, ".ids-") as folder:
-            prepared = _numbers(source, options, found, folder, source.tokenizer)
-            return _built(prepared, cache, [])
+            prepared = _ids_as_text(source, options, found, folder, source.tokenizer)
+            return _cached(prepared, cache, [])
     if isinstance(source.tokenizer, bytes):
-        options = replace(options, tokenizer=str(_stored(source, source.tokenizer, cache)))
+        options = replace(options, tokenizer=str(_store_tokenizer(source, source.tokenizer, cache)))
     else:
         options = replace(options, tokenizer=source.tokenizer)
-    dataset = _built(options, cache, found)
+    dataset = _cached(options, cache, found)
     _report_blank(dataset.manifest.records.blank_lines, found)
     return dataset
 
 
-def _built(options: BuildOptions, cache: Path, sources: list[Source]) -> Dataset:
+def _cached(options: BuildOptions, cache: Path, sources: list[Source]) -> Dataset:
+    """Return the dataset of `options` from `cache`; empty `sources` are looked up."""
     sources = sources or find_sources(options)
     tokenizer = resolve_tokenizer(options.tokenizer, load=False)
     key = _digest(
@@ -142,9 +144,9 @@ def _built(options: BuildOptions, cache: Path, sources: list[Source]) -> Dataset
 
 
 def _open_or_build(options: BuildOptions) -> Dataset:
-    """Open the dataset; build it first if there is none, or one that is damaged.
+    """Open the dataset ``options.out``; build it first if it is missing or damaged.
 
-    If another process is at that, wait for it and check its result.
+    While another process builds it, wait, for an hour at most, and check its result.
     """
     deadline = time.monotonic() + _WAIT_S
     while True:
@@ -165,8 +167,8 @@ def _digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _stored(source: TextSource, data: bytes, cache: Path) -> Path:
-    """Store the tokenizer with its roles in a folder of its own; return the folder."""
+def _store_tokenizer(source: TextSource, data: bytes, cache: Path) -> Path:
+    """Write the tokenizer and its roles to a folder in `cache`, if missing; return the folder."""
     digest = _digest(hashlib.sha256(data).hexdigest(), dict(source.roles))
     folder = cache / "tokenizers" / digest
     with storage_errors(folder):
@@ -185,7 +187,7 @@ def _stored(source: TextSource, data: bytes, cache: Path) -> Path:
 
 
 def _holds(folder: Path, data: bytes, roles: Mapping[str, str]) -> bool:
-    """Tell whether `folder` is as `_write_tokenizer` left it."""
+    """Return whether `folder` holds what `_write_tokenizer` writes."""
     try:
         stored = (folder / "tokenizer_config.json").read_text(encoding="utf-8")
         return (
@@ -201,10 +203,13 @@ def _write_tokenizer(folder: Path, data: bytes, roles: Mapping[str, str]) -> Non
     write_file(folder / "tokenizer.json", data)
 
 
-def _numbers(
+def _ids_as_text(
     source: TextSource, options: BuildOptions, sources: list[Source], folder: Path, encode: Encode
 ) -> BuildOptions:
-    """Ids as texts of numbers in a file of JSONL, and a tokenizer for which they are words."""
+    """Write the ids of each document as text to JSONL; return the options that build it.
+
+    Also writes the tokenizer to `folder` for which each number is one token.
+    """
     _refuse_specials(source)
     largest, lines, left_out = source.vocab_size - 1, folder / "ids.jsonl", []
     with storage_errors(folder), io.BufferedWriter(create_file(lines)) as stream:
@@ -253,7 +258,7 @@ def _stand_in(size: int) -> bytes:
         ("truncation", "padding", "normalizer", "post_processor", "decoder"), None
     )  # fmt: skip
     vocab = {str(number): number for number in range(size)}
-    model = {"type": "WordLevel", "vocab": vocab, "unk_token": "0"}  # never met
+    model = {"type": "WordLevel", "vocab": vocab, "unk_token": "0"}  # never needed
     words = {"type": "WhitespaceSplit"}
     whole: dict[str, Any] = {
         "version": "1.0",
@@ -268,7 +273,7 @@ def _stand_in(size: int) -> bytes:
 def _documents(
     options: BuildOptions, sources: list[Source]
 ) -> Iterator[tuple[str | None, InputError | None]]:
-    """Each usable text, and what is wrong with each of the others."""
+    """Yield (text, None) for each usable document, and (None, error) for each bad record."""
     read = ReadOptions(
         field=options.field, document=options.document, split_key=None, hf_config=None,
         hf_split=None,
@@ -309,7 +314,7 @@ def _warn_of(first: Sequence[InputError | None], count: int) -> None:
 
 
 def _report_blank(count: int, sources: list[Source]) -> None:
-    """Blank lines separate documents of plain text; in JSONL nothing should be blank."""
+    """Warn of blank lines if the inputs are JSONL; in plain text they separate documents."""
     if not count or any(source.format != "jsonl" for source in sources):
         return
     places = []

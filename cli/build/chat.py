@@ -63,7 +63,7 @@ OPTIONS: dict[str, OptionHelp] = {
         help="A variable of the template; the value is JSON, or text. Repeatable.",
     ),
     "template_date": OptionHelp(
-        section=_TEMPLATE, metavar="YYYY-MM-DD", help="The day that a template is told which asks."
+        section=_TEMPLATE, metavar="YYYY-MM-DD", help="Date for templates that ask for today's."
     ),
     "train_on": OptionHelp(
         section=_TEMPLATE,
@@ -124,12 +124,12 @@ def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **valu
 
 
 def _length_lines(found: ChatEstimate) -> list[str]:
-    """How long the conversations are, and whom a limit would touch."""
+    """Return the lines of an estimate about lengths, limits and unusable records."""
     lengths = found.lengths
-    told = ", ".join(f"{value:,} ({share} %)" for share, value in lengths.percentiles.items())
+    shares = ", ".join(f"{value:,} ({share} %)" for share, value in lengths.percentiles.items())
     lines = [
         f"  form       {found.form}, by the template {found.template} ({found.masked_by})",
-        f"  lengths    tokens of {lengths.sampled_records:,} records, up to: {told}",
+        f"  lengths    tokens of {lengths.sampled_records:,} records, up to: {shares}",
         f"  trained    {lengths.trained_share:.1%} of the tokens",
     ]
     lines += _limit_lines(lengths)
@@ -140,22 +140,24 @@ def _length_lines(found: ChatEstimate) -> list[str]:
 
 
 def _limit_lines(lengths: Lengths) -> list[str]:
-    """For each limit that some record is over: how many, and what each policy leaves out."""
+    """Return a line for each limit: records over it, and those each policy leaves out."""
     by_limit: dict[int, list[Touched]] = {}
     for one in lengths.overlong:
         by_limit.setdefault(one.limit, []).append(one)
     lines = []
     for limit, touched in by_limit.items():
-        told = ", ".join(f"{one.policy} {one.left_out:,}" for one in touched)
+        policies = ", ".join(f"{one.policy} {one.left_out:,}" for one in touched)
         if count := touched[0].touched:
-            lines.append(f"  overlong   about {count:,} over {limit:,} tokens; left out by: {told}")
+            lines.append(
+                f"  overlong   about {count:,} over {limit:,} tokens; left out by: {policies}"
+            )
     if not lines:
         lines = [f"  overlong   none of the sample is over {min(by_limit):,} tokens"]
     return lines
 
 
 def _chat_lines(report: BuildReport[Manifest]) -> Sequence[str]:
-    """Return the lines of the summary that only conversations have."""
+    """Return the lines of the summary about template, mask and length."""
     chat = report.manifest.chat
     if report.reused or not chat:
         return ()
@@ -171,8 +173,8 @@ def _chat_lines(report: BuildReport[Manifest]) -> Sequence[str]:
 def _overlong_lines(chat: ChatEntry) -> list[str]:
     if not chat.overlong_found:
         return []
-    told = ", ".join(f"{count:,} {what}" for what, count in chat.overlong_found.items())
-    return [f"  overlong   over {chat.max_tokens:,} tokens: {told}"]
+    counts = ", ".join(f"{count:,} {what}" for what, count in chat.overlong_found.items())
+    return [f"  overlong   over {chat.max_tokens:,} tokens: {counts}"]
 
 
 command = click.command(

@@ -1,4 +1,4 @@
-"""`dataprep build --kind embeddings`: one option for each field of `EmbeddingOptions`."""
+"""The command `dataprep build --kind embeddings`, with an option for each of `EmbeddingOptions`."""
 
 from __future__ import annotations
 

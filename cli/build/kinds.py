@@ -1,7 +1,8 @@
-"""`dataprep build --kind`: each kind of dataset has a command of its own, with its own options.
+"""The option --kind of `dataprep build`, which selects one of several commands.
 
-The word after --kind decides which command reads the line, so `--kind pairs --help` shows what
-pairs need, and an option of another kind is as unknown as a mistyped one.
+Each kind of dataset has a command with its own options. The value of --kind decides which command
+parses the line, so `--kind pairs --help` shows the options of pairs, and an option of another kind
+is an error like a mistyped one.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ KINDS = {
     "embeddings": "dataprep.cli.build.embeddings",
     "pairs": "dataprep.cli.build.pairs",
 }
-"""What is built, and the module that holds the command that builds it."""
+"""Module of the command of each kind."""
 
 
 class KindCommand(InputCommand):
-    """The command of one kind; a line that names another kind is handed to that one's."""
+    """Command of one kind; it leaves a line that names another kind to the command of that."""
 
     def __init__(self, *, kind: str, **settings: Any) -> None:
         super().__init__(**settings)
@@ -42,7 +43,7 @@ class KindCommand(InputCommand):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """Find the command of the kind that `args` name, and have it read them."""
+        """Parse `args` by the command of the kind that they name; raise for an unknown kind."""
         kind = _kind_in(args)
         if kind is None or kind == self.kind:
             return super().make_context(info_name, args, parent, **extra)
@@ -58,7 +59,7 @@ class KindCommand(InputCommand):
 
 
 def _kind_in(args: list[str]) -> str | None:
-    """Return the last word after --kind, as click would take it."""
+    """Return the value of --kind in `args`, the last one if repeated; None without one."""
     found = None
     for at, word in enumerate(args):
         if word == "--":
@@ -71,7 +72,7 @@ def _kind_in(args: list[str]) -> str | None:
 
 
 def kind_option(kind: str) -> click.Option:
-    """--kind, which was read before the rest; here for the help and for shells."""
+    """Return the option --kind for help and completion; `make_context` has parsed it before."""
     return click.Option(
         ["--kind"], type=click.Choice(list(KINDS)), default=kind, show_default=True,
         expose_value=False, help="What to build; --kind NAME --help shows the options of each.",

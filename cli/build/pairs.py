@@ -1,4 +1,4 @@
-"""`dataprep build --kind pairs`: one option for each field of `PairOptions`."""
+"""The command `dataprep build --kind pairs`, with one option for each field of `PairOptions`."""
 
 from __future__ import annotations
 

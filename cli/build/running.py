@@ -1,4 +1,4 @@
-"""Run of a build or an estimate, and its words: the same for all kinds."""
+"""Running builds and printing reports and estimates, for commands of all kinds."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def show_estimate(
     found: dict[str, Any], out: Path, *, counts: Sequence[str], as_json: bool, quiet: bool,
     more: Sequence[str] = (),
 ) -> None:  # fmt: skip
-    """Print what a build would take; one that cannot fit on the disk ends as it would.
+    """Print the estimate `found`; exit as the build would if it does not fit on the disk.
 
-    `counts` are the lines about records; `more` lines stand before the last.
+    `counts` are the lines about records; the lines `more` come before the last line.
     """
     from ..summary import estimate_lines
 
@@ -41,7 +41,7 @@ def show_estimate(
         output.result("\n".join([*lines, *more, last]))
     if not found["fits"]:
         error = _too_large(found, out)
-        output.talk(output.one_line(f"dataprep: {error}"))
+        output.message(output.one_line(f"dataprep: {error}"))
         raise click.exceptions.Exit(error.exit_code)
 
 
@@ -67,9 +67,9 @@ def run(
 ) -> None:
     """Run the function `build` (``module:name``) on `options`, show progress, print the summary.
 
-    Progress counts ``documents``, ``rows`` or ``steps``. `worker` is the address of the kind that
-    worker processes import meanwhile. `content` lines of the summary describe the dataset, and
-    `more` stand before the last.
+    `counts` is as in `build_progress`. With `worker`, the address of a kind, worker processes may
+    start early and import it. The functions `content`, `speed` and `more` return parts of the
+    summary: lines about the dataset, a phrase, and lines before the last one.
     """
     with _started(options, worker):
         from ..progress import build_progress
@@ -97,7 +97,7 @@ def _started(options: Any, worker: str | None) -> AbstractContextManager[None]:
 
 
 def _likely_workers(options: BuildOptions | ChatOptions) -> int:
-    """Return the workers that will be wanted, by the sizes of the inputs; 0 for one unit."""
+    """Return how many workers to start early, by the sizes of the inputs; 0 for one unit."""
     from dataprep.pipeline.execute.launch import likely_units
     from dataprep.pipeline.read.process_limits import available_cores
 

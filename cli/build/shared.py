@@ -1,4 +1,4 @@
-"""Options that several kinds of build have, described once."""
+"""Help of options that several kinds of build have."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _SHARED = {
 
 
 def shared(*names: str, section: str | None = None) -> dict[str, OptionHelp]:
-    """Return the help of these options, in this order; all in `section`, if one is given.
+    """Return the help of the options `names`, in this order; in `section`, if one is given.
 
     >>> list(shared("workers", "overwrite"))
     ['workers', 'overwrite']

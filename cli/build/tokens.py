@@ -1,7 +1,6 @@
-"""`dataprep build`: one option for each field of `BuildOptions`, with its default and type.
+"""The command `dataprep build`, with one option for each field of `BuildOptions`.
 
-The table below holds nothing but help; everything else about an option is read from the dataclass,
-so that the command line and the Python interface cannot drift apart.
+The table below holds only help; type and default of an option come from the dataclass.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def _command(
 ) -> None:
     """Turn text into a dataset directory of token shards.
 
-    With --kind, embeddings or pairs of them: see --kind NAME --help.
+    With --kind: conversations, embeddings or pairs; see --kind NAME --help.
 
     Reads JSONL, plain text, Parquet and Hugging Face datasets. The same inputs and options give
     the same bytes, whatever the number of workers. An interrupted build resumes when the same

@@ -1,6 +1,6 @@
 """Facts and rows of a dataset of arrays, as values and as text, for `dataprep inspect`.
 
-Costs one read of config.json, the first rows of each array, and the rows that are asked for.
+It reads config.json, the first rows of each array, and the requested rows.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["array_facts", "array_row_text", "array_rows", "arrays_table"]
 
-FIRST_ROWS = 1000  # of which lengths are taken: some MB of any array
-FIRST_VALUES = 8  # of an array of single numbers, about a line
+FIRST_ROWS = 1000  # vectors whose lengths are computed: some MB of any array
+FIRST_VALUES = 8  # shown of an array of single numbers, about a line
 FIRST_CATEGORIES = 20
 _PROVENANCE = "provenance"
-SHOWN_NUMBERS = 6  # of a vector
+SHOWN_NUMBERS = 6  # of each vector
 _TYPES = {
     "<f4": "float32", "<f2": "float16", "<f8": "float64", "|i1": "int8", "|u1": "uint8",
     "|b1": "bool", "<i4": "int32", "<i8": "int64", "<u8": "uint64",
@@ -77,7 +77,7 @@ def _facts(data: ArrayData, array: NamedArray, sizes: dict[str, int]) -> dict[st
 
 
 def _first(data: ArrayData, array: NamedArray) -> dict[str, Any]:
-    """Return the range of lengths of vectors, or the first of single numbers."""
+    """Return the range of lengths of the first vectors, or the first of single numbers."""
     vectors = array.dtype.kind == "f" or array.entry.dtype == "bfloat16" or array.entry.scale
     if len(array.row_shape) == 1 and vectors and array.rows:
         rows = np.arange(min(FIRST_ROWS, array.rows))
@@ -95,7 +95,7 @@ def array_rows(
 ) -> list[dict[str, Any]]:
     """Return the rows of split `name` (None: the first) at `numbers`, and `sample` random ones.
 
-    Raises `UsageError` for one that is not there.
+    Raises `UsageError` for a number out of range.
     """
     if name is None and not data.splits:
         return []
@@ -117,7 +117,7 @@ def _check_number(split: ArraySplit, number: int) -> None:
 
 
 def _row(data: ArrayData, split: ArraySplit, number: int, row: int) -> dict[str, Any]:
-    """Return one row for --json: its number in the split and in the arrays, and its values."""
+    """Return one row for --json: its numbers in the split and in the arrays, and its values."""
     at = np.array([row])
     found: dict[str, Any] = {"split": split.name, "document": number, "row": row}
     if _PROVENANCE in data.arrays:
@@ -133,7 +133,7 @@ def _row(data: ArrayData, split: ArraySplit, number: int, row: int) -> dict[str,
 
 
 def _readable(data: ArrayData, array: NamedArray, rows: npt.NDArray[np.int64]) -> list[Any]:
-    """Return a value as the text of a category, a number, or a list."""
+    """Return the values at `rows`: names of categories, numbers, or lists of numbers."""
     values = _meaning(data, array, rows)
     categories: Sequence[str] | None = array.entry.categories
     if categories is None:
@@ -143,7 +143,7 @@ def _readable(data: ArrayData, array: NamedArray, rows: npt.NDArray[np.int64]) -
 
 
 def _meaning(data: ArrayData, array: NamedArray, rows: npt.NDArray[np.int64]) -> Array:
-    """Return stored numbers as float values."""
+    """Return the numbers at `rows`: bfloat16 as float32, scaled ones times their scale."""
     found = array.take(rows)
     if array.entry.dtype == "bfloat16":
         return (found.astype(np.uint32) << 16).view(np.float32)
@@ -159,12 +159,12 @@ def _lengths(vectors: Array) -> Array:
 
 
 def arrays_table(facts: Mapping[str, Any]) -> str:
-    """Return the table of the arrays, then that of the splits, then common facts."""
+    """Return the table of the arrays, then that of the facts."""
     return render(_array_table(facts["arrays"]), fact_table(_fact_rows(facts)))
 
 
 def array_row_text(found: Mapping[str, Any], limit: int | None = SHOWN_NUMBERS) -> str:
-    """Return one row under its provenance; vectors are cut after `limit` numbers."""
+    """Return a line of provenance and the values of a row; cut vectors after `limit` numbers."""
     head = f"{found['split']}[{found['document']}]  row {found['row']:,}"
     if "input" in found:
         head += f", from {one_line(found['input'])} at {found['unit']} {found['position']:,}"
@@ -211,11 +211,11 @@ def _type_text(array: Mapping[str, Any]) -> str:
 
 
 def _first_text(array: Mapping[str, Any]) -> str:
-    """Return facts of the first rows: lengths of vectors, single values."""
+    """Return the cell about the first rows: lengths of vectors, or single values."""
     if "lengths" in array:
         low, high = (f"{array['lengths'][end]:.4g}" for end in ("least", "largest"))
-        said = low if low == high else f"{low} to {high}"
-        return f"length {said}{' (unit)' if array['unit'] else ''}"
+        lengths = low if low == high else f"{low} to {high}"
+        return f"length {lengths}{' (unit)' if array['unit'] else ''}"
     if array.get("first"):
         more = ", …" if array["shape"][0] > len(array["first"]) else ""
         return ", ".join(_value_text(value, None) for value in array["first"]) + more

@@ -1,7 +1,7 @@
-"""Conversations under `dataprep inspect`: the template, trained spans, whole records.
+"""Conversations for `dataprep inspect`: facts of the template, trained spans, records.
 
-Places in a text are found by decoding what comes before them, so that a tokenizer which joins
-tokens, or drops the space before the first, gives the same text as for the whole document.
+A token's index in the text is found by decoding all tokens before it, because a tokenizer may join
+tokens in decoding, or drop the space before the first.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ __all__ = [
 ]
 
 OPEN, CLOSE = "⟦", "⟧"
-"""Brackets around trained text, where there is no colour."""
-_SAID: dict[str, dict[float | None, str]] = {
+"""Brackets around trained text if there is no colour."""
+_SCORE_WORDS: dict[str, dict[float | None, str]] = {
     "pairs": {1.0: "chosen", 0.0: "rejected"}, "labels": {1.0: "good", 0.0: "bad"},
     "groups": {None: "no score"},
 }  # fmt: skip
 
 
 def chat_facts(dataset: Dataset) -> dict[str, Any]:
-    """Return how conversations became tokens, for --json; empty for other datasets."""
+    """Return the manifest's entry of conversations, for --json; empty for other datasets."""
     chat = dataset.chat
     if chat is None:
         return {}
@@ -68,7 +68,7 @@ def chat_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def drawn_records(split: Split, sample: int, seed: int) -> list[int]:
-    """Return all documents of `sample` records, drawn at random."""
+    """Return the numbers of all documents of `sample` records, drawn at random."""
     records = len(split.groups)
     drawn = Random(seed).sample(range(records), min(sample, records))
     first, stop = split.groups.documents(np.array(drawn, np.int64))
@@ -77,9 +77,10 @@ def drawn_records(split: Split, sample: int, seed: int) -> list[int]:
 
 
 def document_facts(split: Split, document: int, text: str) -> dict[str, Any]:
-    """Return the trained spans of `text`, the text of `document`, and its role in its record.
+    """Return for --json what conversations and preferences have more than other documents.
 
-    `trained` are spans of characters; `score` is null where a group has no rewards.
+    `trained` are spans of characters of `text`, the text of `document`. For preferences, `answer`
+    of `answers` is its number in its record, and `score` is None if a group has no rewards.
     """
     found: dict[str, Any] = {}
     if split.has_mask:
@@ -102,13 +103,13 @@ def _spans(split: Split, document: int, mask: Any, text: str) -> list[list[int]]
     first, last = int(tokenizer.add_bos), len(mask) - int(tokenizer.add_eos)
     ids, inside = split.document(document)[first:last], np.asarray(mask[first:last], np.int8)
     edges = np.flatnonzero(np.diff(inside, prepend=0, append=0)).tolist()
-    places = [_place(split, ids[:edge], text) for edge in edges]
-    spans = zip(places[::2], places[1::2], strict=True)
+    ends = [_text_index(split, ids[:edge], text) for edge in edges]
+    spans = zip(ends[::2], ends[1::2], strict=True)
     return [[start, stop] for start, stop in spans if start < stop]
 
 
-def _place(split: Split, ids: Any, text: str) -> int:
-    """Return the index in `text` of the first character after the tokens `ids` it begins with."""
+def _text_index(split: Split, ids: Any, text: str) -> int:
+    """Return the index in `text` of the first character after its leading tokens `ids`."""
     before = split.dataset.decode(ids)
     if text.startswith(before):
         return len(before)
@@ -117,9 +118,10 @@ def _place(split: Split, ids: Any, text: str) -> int:
 
 
 def excerpt(text: str, spans: Sequence[Sequence[int]], limit: int | None) -> str:
-    """Return `limit` characters of `text`, marked; half of them from where training begins.
+    """Return `limit` characters of `text` with `spans` marked; all of it if `limit` is None.
 
-    That is where the first ones are all of a prompt, of which nothing is trained on.
+    They are the first ones; but if the first trained span begins after them, half are the first
+    ones and half are from shortly before that span.
     """
     if limit is None or len(text) <= limit:
         return marked(text, spans)
@@ -149,10 +151,10 @@ def marked(text: str, spans: Sequence[Sequence[int]]) -> str:
 
 
 def group_text(found: Mapping[str, Any]) -> str:
-    """Return in words which answer of its record a document is; empty without preferences."""
+    """Return a phrase about the record and score of an answer; empty without preferences."""
     if "answer" not in found:
         return ""
     score = found["score"]
-    said = _SAID.get(found["form"], {}).get(score, f"score {score}")
+    answer = _SCORE_WORDS.get(found["form"], {}).get(score, f"score {score}")
     which = f"answer {found['answer'] + 1} of {found['answers']}, " if found["answers"] > 1 else ""
-    return one_line(f", record {found['record']}: {which}{said}")
+    return one_line(f", record {found['record']}: {which}{answer}")

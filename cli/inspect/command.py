@@ -1,7 +1,7 @@
-"""The command `dataprep inspect`: a dataset's manifest as a table, and decoded documents.
+"""The command `dataprep inspect`, which prints a table of the manifest, and documents as text.
 
-The table costs one read of config.json; each document costs its own tokens. Nothing is verified
-beyond what opening a dataset checks: that is what `dataprep verify` is for.
+For the table config.json is read; for each document its tokens. Nothing is checked beyond what
+opening a dataset checks; that is for `dataprep verify`.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _inspect_arrays(
 def _chosen(
     dataset: Dataset, name: str | None, documents: Iterable[int], sample: int, seed: int
 ) -> list[tuple[str, int]]:
-    """Return (split, document) of every requested document, checked."""
+    """Return (split, number) of each requested document; raise `UsageError` if out of range."""
     if name is None and not dataset.splits:
         return []
     split = dataset.split(name or next(iter(dataset.splits)))

@@ -15,7 +15,7 @@ __all__ = ["head_facts", "tail_facts"]
 
 
 def head_facts(path: Path, manifest: Manifest | ArrayManifest) -> dict[str, Any]:
-    """Return the identity and the size in bytes of the dataset at `path`, config.json included."""
+    """Return identity and size of the dataset at `path`, in bytes of all files."""
     from dataprep.formats.manifest.common import CONFIG_NAME
     from dataprep.formats.storage import storage_errors
 
@@ -31,7 +31,7 @@ def head_facts(path: Path, manifest: Manifest | ArrayManifest) -> dict[str, Any]
 
 
 def tail_facts(manifest: Manifest | ArrayManifest, inputs: Sequence[InputEntry]) -> dict[str, Any]:
-    """Return the counts of records, and the inputs."""
+    """Return the counts of records, and facts of the inputs."""
     records = manifest.records
     return {
         "records": {

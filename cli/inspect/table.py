@@ -1,7 +1,7 @@
 """Tables and documents as text, for `dataprep inspect`.
 
-On a terminal there is colour and the table fits the window; elsewhere it is plain and 120 columns
-wide, so that `grep` finds whole lines.
+On a terminal the table has colour and fits the window; elsewhere it is plain and 120 columns wide,
+so that `grep` finds whole lines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def dataset_table(facts: Mapping[str, Any]) -> str:
 
 
 def document_text(found: Mapping[str, Any], limit: int | None) -> str:
-    """Return one document under its provenance, at most `limit` characters of it."""
+    """Return a line of provenance and at most `limit` characters of a document."""
     head = (
         f"{found['split']}[{found['document']}]  {count_text(found['tokens'], 'token')}, from "
         f"{one_line(found['input'])} at {found['unit']} {found['position']:,}"
@@ -103,7 +103,7 @@ def records_text(records: Mapping[str, Any]) -> str:
 
 
 def input_rows(inputs: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return rows for the first inputs, and the number of others."""
+    """Return a row for each of the first inputs, and one for the number of others."""
     rows = [
         ("" if number else "inputs",
          f"{entry['name']}: {entry['format']}, {bytes_text(entry['bytes'])}, "
@@ -116,7 +116,7 @@ def input_rows(inputs: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def render(*parts: RenderableType) -> str:
-    """Return the parts as text that standard output can show."""
+    """Return `parts` as text, one below the other, for standard output."""
     page = StringIO()
     console = _console(page)
     for part in parts:
@@ -126,7 +126,7 @@ def render(*parts: RenderableType) -> str:
 
 
 def _console(page: StringIO) -> Console:
-    """Return a console that draws on `page` what standard output can show."""
+    """Return a console that writes to `page`, with colour if standard output is a terminal."""
     from rich.console import Console
 
     seen = is_terminal(sys.stdout)

@@ -1,1 +1,1 @@
-"""`dataprep order`: from steps to documents and back."""
+"""The command `dataprep order`, and what it computes: documents of steps, steps of documents."""

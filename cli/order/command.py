@@ -1,7 +1,7 @@
-"""The command `dataprep order`: documents behind a training step, steps behind a document.
+"""The command `dataprep order`, which shows the documents of a step, or the steps of a document.
 
-Both are computed from the order, as a loader computes it, so they hold for any run with the same
-datasets and options, finished or not. Costs the opening of the datasets and the import of torch.
+Both are computed from the order, as a loader computes it, so they hold for any training run with
+the same datasets and options, finished or not. No batch is made, but torch is imported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..command import (
     output_options,
 )
 from .option_words import in_options
-from .run import OrderOptions, State, read_state, require_datasets, run_of, split_in
+from .run import OrderOptions, State, epoch_order, read_state, require_datasets, split_in
 
 if TYPE_CHECKING:
     from dataprep.formats.read.dataset import Dataset
@@ -175,7 +175,7 @@ def command(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Asked:
-    """Request for a step, or for a document by its record id."""
+    """Options that ask for a step, or for a document by its record id."""
 
     step: int | None
     rank: int | None
@@ -202,18 +202,18 @@ class _Asked:
 
     @property
     def _next(self) -> bool:
-        """Return whether the request is for the step that follows a state."""
+        """Return whether the step after the state is asked for."""
         return self.state is not None and self.step is None and self.doc is None
 
     def split_of(self, dataset: Dataset) -> str | None:
-        """Return the split that the options name, or that the state is of."""
+        """Return the name of the split from --split or the state; None if neither names one."""
         return self.split or (None if self.state is None else split_in(self.state, dataset))
 
 
 def _step(
     datasets: Sequence[Dataset], names: Sequence[str], asked: _Asked, served: OrderOptions
 ) -> dict[str, Any]:
-    """Return the facts of a step, in the form of --json."""
+    """Return the facts of the step that is asked for, in the form of --json."""
     from dataprep.runtime.inspect.trace import trace_step
 
     from .report import step_facts
@@ -222,23 +222,23 @@ def _step(
     if split is None and not splits:
         raise UsageError("has no splits", where=str(datasets[0].path), code="E_SPLIT")
     first = "train" if "train" in splits else next(iter(splits), "")
-    run = run_of(datasets, names, split or first, served, asked.state)
-    step = run.next_step if asked.step is None else asked.step
+    order = epoch_order(datasets, names, split or first, served, asked.state)
+    step = order.next_step if asked.step is None else asked.step
     if step is None:
         raise UsageError(
-            f"the state is not of epoch {run.epoch}, so no step of that comes next", where="--step",
-            remedy="Say which one.",
+            f"the state is not of epoch {order.epoch}, so no step of that comes next",
+            where="--step", remedy="Say which one.",
         )  # fmt: skip
     trace = trace_step(
-        run.samples, run.sampler, step, epoch=run.epoch, rank=asked.rank, start=run.start
+        order.samples, order.sampler, step, epoch=order.epoch, rank=asked.rank, start=order.start
     )
-    return step_facts(trace, run)
+    return step_facts(trace, order)
 
 
 def _document(
     datasets: Sequence[Dataset], names: Sequence[str], asked: _Asked, served: OrderOptions
 ) -> dict[str, Any]:
-    """Return the facts of a document, in the form of --json."""
+    """Return the facts of the document that is asked for, in the form of --json."""
     from dataprep.runtime.inspect.provenance import find_record
     from dataprep.runtime.inspect.trace import steps_of_document
 
@@ -249,15 +249,15 @@ def _document(
         split, documents = find_record(
             datasets[source], asked.doc or 0, asked.split_of(datasets[source])
         )
-    run = run_of(datasets, names, split.name, served, asked.state)
+    order = epoch_order(datasets, names, split.name, served, asked.state)
     with _one_of(names, names[source]):
         first, *more = (
             document_facts(
                 steps_of_document(
-                    run.samples, run.sampler, document, epoch=run.epoch, start=run.start,
+                    order.samples, order.sampler, document, epoch=order.epoch, start=order.start,
                     source=source,
                 ),
-                run,
+                order,
             )
             for document in documents
         )  # fmt: skip
@@ -265,13 +265,13 @@ def _document(
 
 
 def _one_of(names: Sequence[object], name: object) -> AbstractContextManager[None]:
-    """Name the dataset in errors where there are several."""
+    """Return a context that adds a dataset's name to errors, if there are several datasets."""
     return naming_dataset(name) if len(names) > 1 else nullcontext()
 
 
 @contextmanager
 def _naming() -> Iterator[None]:
-    """Make errors about arguments name the options instead."""
+    """Replace names of arguments in errors by those of options."""
     names = (
         "batch_size", "seq_len", "stride", "dp_size", "epoch", "end", "step", "rank", "seed",
         "rows", "pack", "overlong", "shuffle", "weigh_by", "skip", "state", "labels",

@@ -1,7 +1,7 @@
-"""Translation of loaders' errors into options: --seq-len 64 for seq_len=64.
+"""Translation of loaders' errors for the command line: seq_len=64 becomes --seq-len 64.
 
-`dataprep order` runs the same loader as Python does, whose errors name arguments. This module alone
-rewrites them for the command line.
+`dataprep order` makes a loader, as a Python program does, and the loader's errors name its
+arguments; this module replaces them by options.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _VALUE = r"=(?:'(?P<quoted>[^']*)'|(?P<plain>\w+(?:[.,]\w+)*))"
 
 
 def in_options(error: DataprepError, names: Collection[str]) -> None:
-    """Rewrite the problem and the remedy of `error` for the options called `names`.
+    """Replace the arguments `names` in the texts of `error` by the options of the same names.
 
     >>> error = DataprepError("longer than seq_len=64", remedy="Use overlong='split'.")
     >>> in_options(error, ["seq_len", "overlong"])

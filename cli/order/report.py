@@ -1,7 +1,6 @@
 """Results of `dataprep order`, for --json and as text.
 
-Text is one line for each piece of a document, in columns, so that `grep` and `awk` find what they
-look for.
+The text has a line for each piece of a document, in columns, for use with `grep` and `awk`.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from ..summary import count_text
 if TYPE_CHECKING:
     from dataprep.runtime.inspect.trace import DocumentTrace, StepTrace
 
-    from .run import Run
+    from .run import EpochOrder
 
 __all__ = ["document_facts", "document_text", "step_facts", "step_text"]
 
 
-def step_facts(trace: StepTrace, run: Run) -> dict[str, Any]:
-    """Return the samples of a step, each with its pieces of documents."""
+def step_facts(trace: StepTrace, order: EpochOrder) -> dict[str, Any]:
+    """Return the facts of a step: its samples, each with its pieces of documents."""
     columns = (trace.rank, trace.row, trace.position, trace.sample)
     samples: list[dict[str, Any]] = [
         {"rank": rank, "row": row, "position": position, "sample": sample, "documents": []}
         for rank, row, position, sample in zip(*(c.tolist() for c in columns), strict=True)
     ]
-    pieces, inputs = trace.pieces, [split.dataset.inputs for split in run.splits]
+    pieces, inputs = trace.pieces, [split.dataset.inputs for split in order.splits]
     parts = (
         pieces.row, pieces.source, pieces.document, pieces.record, pieces.input, pieces.offset,
         pieces.first, pieces.stop, pieces.length,
@@ -43,18 +42,18 @@ def step_facts(trace: StepTrace, run: Run) -> dict[str, Any]:
             "document": document, "record": record, "input": entry.name, "position": offset,
             "unit": entry.unit, "tokens": [first, stop], "length": length,
         })  # fmt: skip
-    if run.names:
-        for sample, source in zip(samples, run.sources(trace.sample).tolist(), strict=True):
+    if order.names:
+        for sample, source in zip(samples, order.sources(trace.sample).tolist(), strict=True):
             sample["source"] = source
     return {
-        "split": run.splits[0].name, "epoch": trace.epoch, "step": trace.step,
-        "steps": trace.steps, **_run_facts(run), "samples": samples,
+        "split": order.splits[0].name, "epoch": trace.epoch, "step": trace.step,
+        "steps": trace.steps, **_order_facts(order), "samples": samples,
     }  # fmt: skip
 
 
-def document_facts(trace: DocumentTrace, run: Run) -> dict[str, Any]:
-    """Return a document with the samples that hold a part of it."""
-    split = run.splits[trace.source]
+def document_facts(trace: DocumentTrace, order: EpochOrder) -> dict[str, Any]:
+    """Return the facts of a document: its origin, and the samples that hold a part of it."""
+    split = order.splits[trace.source]
     name, offset = split.source(trace.document)
     unit = next(entry.unit for entry in split.dataset.inputs if entry.name == name)
     columns = (
@@ -70,29 +69,29 @@ def document_facts(trace: DocumentTrace, run: Run) -> dict[str, Any]:
         else:
             found["position"] = position if position >= 0 else None
             seen.append({"step": None, "not_served": _why(step), **found})
-    own = {"source": trace.source} if run.names else {}
+    own = {"source": trace.source} if order.names else {}
     return {
         "split": split.name, "document": trace.document,
         "record": int(split.record_ids[trace.document]), **own, "input": name,
         "position": offset, "unit": unit, "length": trace.stop - trace.start, "start": trace.start,
-        "epoch": trace.epoch, **_run_facts(run), "samples": seen,
+        "epoch": trace.epoch, **_order_facts(order), "samples": seen,
     }  # fmt: skip
 
 
-def _run_facts(run: Run) -> dict[str, Any]:
-    """Return the facts that only mixtures, other rows than windows, or states have."""
+def _order_facts(order: EpochOrder) -> dict[str, Any]:
+    """Return facts that only some orders have: other rows than windows, a mixture, a state."""
     found: dict[str, Any] = {}
-    if run.rows != "windows":
-        found["rows"] = run.rows
-    if run.names:
-        found["sources"] = list(run.names)
-    if run.next_step is not None:
-        found |= {"next_step": run.next_step, "first_position": run.first_position}
+    if order.rows != "windows":
+        found["rows"] = order.rows
+    if order.names:
+        found["sources"] = list(order.names)
+    if order.next_step is not None:
+        found |= {"next_step": order.next_step, "first_position": order.first_position}
     return found
 
 
 def _why(step: int) -> str:
-    """Return why no step serves a sample."""
+    """Return the reason why no step serves a sample, from the negative number for its step."""
     from dataprep.runtime.inspect.trace import EARLIER, NOT_DRAWN, SKIPPED
 
     whys = {SKIPPED: "skipped", EARLIER: "earlier", NOT_DRAWN: "not drawn"}
@@ -100,7 +99,7 @@ def _why(step: int) -> str:
 
 
 def step_text(found: Mapping[str, Any]) -> str:
-    """Return the text of --step."""
+    """Return the text of the facts of a step."""
     samples = found["samples"]
     documents = {
         (sample.get("source"), part["document"])
@@ -127,7 +126,7 @@ def step_text(found: Mapping[str, Any]) -> str:
 
 
 def document_text(found: Mapping[str, Any]) -> str:
-    """Return the text of --doc; a record of several documents has one part for each."""
+    """Return the text of the facts of a document, then that of the record's other documents."""
     return "\n\n".join(map(_one_document, (found, *found.get("other_documents", ()))))
 
 
@@ -153,7 +152,7 @@ def _one_document(found: Mapping[str, Any]) -> str:
 
 
 def _notes(found: Mapping[str, Any]) -> list[str]:
-    """Return the lines above the table: the datasets of a mixture, the position of a state."""
+    """Return lines for above the table: datasets of a mixture, and the position of a state."""
     notes = [
         f"source {number}: {one_line(name)}" for number, name in enumerate(found.get("sources", ()))
     ]

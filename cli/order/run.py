@@ -1,9 +1,8 @@
 """Reconstruction of a loader's order from options of `dataprep order` or from a saved state.
 
-The loader is made as `create_loader` makes it, so whatever that refuses is refused here, and a
-state is loaded as a run loads it. What a state says need not be given again; an option that says
-something else is refused with the state. Nothing is served: costs the opening of the datasets, and
-for packed rows that have no plan yet the making of it.
+The loader is made as `create_loader` makes it, with the same errors, and loads the state. Options
+that the state determines need not be given; an option that contradicts the state is an error. No
+batch is served: the datasets are opened, and packed rows without a stored plan are planned.
 """
 
 from __future__ import annotations
@@ -32,7 +31,15 @@ if TYPE_CHECKING:
     from dataprep.runtime.rows.packing import Algorithm
     from dataprep.runtime.specs import RowKind
 
-__all__ = ["OrderOptions", "Run", "State", "read_state", "require_datasets", "run_of", "split_in"]
+__all__ = [
+    "EpochOrder",
+    "OrderOptions",
+    "State",
+    "epoch_order",
+    "read_state",
+    "require_datasets",
+    "split_in",
+]
 
 State = Mapping[str, Any]
 _LARGEST = 256 << 20  # bytes of a state: ten million skipped samples
@@ -44,7 +51,7 @@ _ANY = 1 << 62  # positions: more than any epoch has
 class OrderOptions:
     """Options that decide the samples of every step, named as in `create_loader`.
 
-    None: as the state says, or the default. `labels` is "none" where `create_loader` has None.
+    None: the value in the state, or the default. `labels` is "none" where `create_loader` has None.
     """
 
     batch_size: int
@@ -66,10 +73,10 @@ class OrderOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
-    """Samples of an epoch, in the order and the steps of `sampler`.
+class EpochOrder:
+    """Order of the samples of a loader in one epoch, which `sampler` divides into steps.
 
-    `names` are the datasets of a mixture as they were given, and empty without one.
+    `names` are the paths of a mixture's datasets, as given; it is empty for a single dataset.
     """
 
     samples: Traceable
@@ -90,7 +97,7 @@ class Run:
         return splits_of(self.samples)
 
     def sources(self, samples: Positions) -> Positions:
-        """Return for each of `samples` of a mixture the number of its dataset."""
+        """Return the number of the dataset of each of `samples` of a mixture."""
         base = cast("MixtureDataset", self.samples).base
         return base.searchsorted(samples, "right") - 1
 
@@ -103,7 +110,7 @@ class Run:
 def read_state(path: Path) -> State:
     """Read a loader's `state_dict()` from a JSON file.
 
-    Raises `InputError` for what is no JSON, and what a loader raises for what is no state.
+    Raises `InputError` if it is not JSON, and a loader's errors if it is not a state.
     """
     from dataprep.runtime.loader.state import progress_from
 
@@ -132,14 +139,14 @@ def read_state(path: Path) -> State:
     return cast("State", state)
 
 
-def run_of(
+def epoch_order(
     datasets: Sequence[Dataset],
     names: Sequence[str],
     split: str,
     options: OrderOptions,
     state: State | None,
-) -> Run:
-    """Return the run of loaders with these options, continued from `state` if given."""
+) -> EpochOrder:
+    """Return the order of a loader with these options, which resumes from `state` if given."""
     from dataprep.runtime.specs import row_kind
 
     mixed = is_mixture(datasets, options, state)
@@ -149,25 +156,25 @@ def run_of(
         loader = _mixture(datasets, names, split, options)
     else:
         loader = _single(datasets[0], split, options)
-    run = Run(
+    order = EpochOrder(
         samples=cast("Traceable", loader.dataset_obj), sampler=loader.sampler_obj,
         rows=options.rows or row_kind(datasets[0].split(split)),
         names=tuple(names) if mixed else (), epoch=loader.epoch,
     )  # fmt: skip
-    return run if state is None else _at(run, loader, state, options.epoch)
+    return order if state is None else _at(order, loader, state, options.epoch)
 
 
-def _at(run: Run, loader: Loader, state: State, epoch: int | None) -> Run:
-    """Return `run` in the epoch of `state`, with a step that begins at its position."""
+def _at(order: EpochOrder, loader: Loader, state: State, epoch: int | None) -> EpochOrder:
+    """Return `order` in the epoch of `state`, shifted so that a step begins at its position."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a skip list that --skip gives instead
         loader.load_state_dict(_without_transform(state))
     now = loader.state_dict()
     if epoch is not None and epoch != now["epoch"]:
-        return run
-    count = run.sampler.count(now["position"], now["epoch"])
-    step, start = divmod(count, run.sampler.global_batch)
-    return replace(run, epoch=now["epoch"], start=start, next_step=step)
+        return order
+    count = order.sampler.count(now["position"], now["epoch"])
+    step, start = divmod(count, order.sampler.global_batch)
+    return replace(order, epoch=now["epoch"], start=start, next_step=step)
 
 
 def _single(dataset: Dataset, split: str, options: OrderOptions) -> Loader:
@@ -265,12 +272,12 @@ def _shuffle(options: OrderOptions, split: str) -> Shuffle | bool:
 
 
 def _order(state: State) -> State:
-    """Return the definition of the order of `state`."""
+    """Return the definition of the order in `state`."""
     return cast("State", state["order"])
 
 
 def _as_in(state: State, options: OrderOptions, names: Sequence[str]) -> OrderOptions:
-    """Return `options` with values of `state` where they give none."""
+    """Return `options` with None replaced by the value in `state`."""
     order = _order(state)
     kind = order.get("rows") if order.get("kind") == "mixture" else order.get("kind")
     if options.rows is not None and isinstance(kind, str) and kind != options.rows:
@@ -278,7 +285,7 @@ def _as_in(state: State, options: OrderOptions, names: Sequence[str]) -> OrderOp
             f"is of rows {kind}, not {options.rows}", where="state", code="E_STATE",
             remedy=f"Leave out --rows, or give --rows {kind}.",
         )  # fmt: skip
-    said = {
+    stored = {
         "rows": _text(kind), "seq_len": _number(order.get("seq_len", order.get("max_length"))),
         "stride": _number(order.get("stride")), "pack": _text(order.get("pack")),
         "overlong": _overlong(order),
@@ -287,7 +294,7 @@ def _as_in(state: State, options: OrderOptions, names: Sequence[str]) -> OrderOp
         "shuffle": _text(order.get("shuffle")) or "none", "weigh_by": _text(order.get("by")),
         "skip": _skips(state, names),
     }  # fmt: skip
-    new: dict[str, Any] = {n: value for n, value in said.items() if getattr(options, n) is None}
+    new: dict[str, Any] = {n: value for n, value in stored.items() if getattr(options, n) is None}
     weights = order.get("weights")
     equal = order.get("by") == "samples" or kind == "windows"  # else they are divided by the means
     if equal and not options.weights and isinstance(weights, list):
@@ -296,7 +303,7 @@ def _as_in(state: State, options: OrderOptions, names: Sequence[str]) -> OrderOp
 
 
 def _without_transform(state: State) -> State:
-    """Return `state` without its transform, which changes no document of a batch."""
+    """Return `state` without its transform, which does not change the order."""
     names = ("transform", "transform_seed")
     return {**state, "order": {n: v for n, v in _order(state).items() if n not in names}}
 
@@ -316,7 +323,7 @@ def _number(value: Any) -> int | None:
 
 
 def _skips(state: State, names: Sequence[str]) -> Skips | dict[str, Skips]:
-    """Return the skip lists of `state`: one, or for a mixture one a dataset or none."""
+    """Return the skip list in `state`, or for a mixture those of its datasets by name."""
     from dataprep.runtime.loader.state_errors import damaged
     from dataprep.runtime.order.skips import Skips
 
@@ -332,7 +339,7 @@ def _skips(state: State, names: Sequence[str]) -> Skips | dict[str, Skips]:
 
 
 def is_mixture(datasets: Sequence[Dataset], options: OrderOptions, state: State | None) -> bool:
-    """Return whether the datasets form a mixture; `state` may say so of a single one."""
+    """Return whether the datasets form a mixture; a single one does if `state` is of one."""
     if len(datasets) > 1 or options.weights or state is None:
         return len(datasets) > 1 or bool(options.weights)
     order = _order(state)
@@ -342,10 +349,7 @@ def is_mixture(datasets: Sequence[Dataset], options: OrderOptions, state: State 
 def require_datasets(
     state: State, datasets: Sequence[Dataset], names: Sequence[str], options: OrderOptions
 ) -> None:
-    """Raise a loader's error for a state of other datasets.
-
-    `names` are what messages call them.
-    """
+    """Raise a loader's error if `state` is of other datasets; `names` are for messages."""
     from dataprep.runtime.loader import state_order
 
     splits = [dataset.splits.get(split_in(state, dataset) or "") for dataset in datasets]
@@ -357,9 +361,9 @@ def require_datasets(
 
 
 def split_in(state: State, dataset: Dataset) -> str | None:
-    """Return the name of the split of `state`: the one it names, or one of equal content.
+    """Return the name of the split that `state` is of; None if it names none.
 
-    None if it names none, and the name that it has if no split of `dataset` is of that content.
+    If the content of `state` is in `dataset` under another name only, that name is returned.
     """
     from dataprep.runtime.loader.state_order import contents_of
 
