@@ -1,6 +1,6 @@
 """The errors that dataprep raises, and the exit code that a command ends with for each.
 
-    DataprepError                 1   a bug, if nothing below fits
+    DataprepError                 1   a bug, unless it is of a class below
     |-- UsageError                2   arguments that cannot work together
     |-- IntegrityError            3   a dataset that is not what was built
     |-- StorageError              4   disk full, read-only, I/O failure, a worker that died
@@ -170,7 +170,7 @@ _FILE_ERRORS = (IntegrityError, StorageError, IncompatibleError)
 def name_dataset(error: DataprepError, path: object) -> None:
     """Add the dataset at `path` to `error.where`, for callers with several datasets open.
 
-    Files have the same names in all datasets. An argument or an absolute path as `where` stays.
+    Files have the same names in all datasets. An argument or an absolute path is left as it is.
 
     >>> error = IntegrityError("is missing", where="train/tokens-00000.bin", code="E_MISSING")
     >>> name_dataset(error, "code")

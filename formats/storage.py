@@ -322,7 +322,7 @@ def publish_file(source: Path, target: Path) -> None:
 
     link(2) never replaces anything: of several publishers one wins, the others get `BusyError`.
     `source` is removed. Where the file system has no hard links, a file that appears in the moment
-    between a look and the renaming is replaced.
+    between the check and the renaming is replaced.
     """
     with storage_errors(target):
         try:

@@ -1,4 +1,4 @@
-"""Token windows straight from text files, as document 004 of this project has them."""
+"""Token windows straight from text files: `dataprep.text`."""
 
 from __future__ import annotations
 
@@ -326,7 +326,7 @@ def test_any_tokenizer_with_encode(tmp_path: Path, encoder: Any) -> None:
 
 
 def byte_bpe() -> Any:
-    """Byte-level BPE with [CLS] 0, [SEP] 1, [MASK] 2, [PAD] 3, as document 004 has it."""
+    """Byte-level BPE with [CLS] 0, [SEP] 1, [MASK] 2, [PAD] 3."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     found = Tokenizer(models.BPE())

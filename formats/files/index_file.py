@@ -85,7 +85,7 @@ def write_index(stream: BinaryIO, chunks: Iterable[npt.NDArray[np.int64]], count
 
 
 def open_index(path: Path, count: int) -> npt.NDArray[np.int64]:
-    """Map the `count` numbers in `path` read-only; raise `IntegrityError` for another file.
+    """Map the `count` numbers in `path` read-only; raise `IntegrityError` if it is damaged.
 
     Only the pages that are used are read.
     """

@@ -45,7 +45,7 @@ def other_layout_of(path: Path) -> OtherLayout | None:
 
 
 def refuse_other_layout(path: Path) -> None:
-    """Raise `InputError` (E_LAYOUT), with the command that converts `path`, if it is one."""
+    """Raise `InputError` (E_LAYOUT) if `path` has such a layout; the remedy is a command."""
     found = other_layout_of(path)
     if found is None:
         return

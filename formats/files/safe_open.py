@@ -1,6 +1,6 @@
 """Opening of files that somebody else may have put there: ordinary files, never links or devices.
 
-Links are not followed, pipes are not waited for, devices are not touched; each is refused by name.
+Links are not followed, pipes are not waited for, devices are not touched; all are refused.
 Costs two system calls more than a plain open.
 """
 
@@ -27,7 +27,8 @@ _NOT_ORDINARY = {errno.ELOOP, errno.ENXIO, errno.EISDIR}
 def open_ordinary(path: Path, name: str) -> io.FileIO:
     """Open `path` for reading without a buffer; errors name the file `name`.
 
-    Raises `IntegrityError` if it is missing or not an ordinary file, else `StorageError`.
+    Raises `IntegrityError` if it is missing or not an ordinary file, `StorageError` if it cannot be
+    opened.
     """
     with storage_errors(name):
         try:

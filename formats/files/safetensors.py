@@ -39,7 +39,7 @@ class TensorPlace(msgspec.Struct):
 
 
 class FileHeader(NamedTuple):
-    """FileHeader of a file; the numbers start at byte `begin`."""
+    """Header of a file; the numbers start at byte `begin`."""
 
     metadata: dict[str, str]
     tensors: dict[str, TensorPlace]

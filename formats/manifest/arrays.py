@@ -138,7 +138,7 @@ class RowSplit(Entry, frozen=True, kw_only=True):
 class ArrayManifest(Entry, frozen=True, kw_only=True, omit_defaults=False):
     """config.json as a whole; field order here is key order there.
 
-    `rows` is the number of rows that the splits divide. `pairs` is null except in datasets of
+    `rows` is the number of rows in all splits together. `pairs` is null except in datasets of
     pairs.
     """
 

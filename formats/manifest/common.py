@@ -115,7 +115,8 @@ class InputEntry(Entry, frozen=True, kw_only=True):
 class RecordCounts(Entry, frozen=True, kw_only=True):
     """Counts of records: `read` = `written` + the sum of `rejected` + `removed`.
 
-    `removed` counts records that were removed after the build; no file has them.
+    `removed` counts records that were removed after the build; no file has them. In datasets of
+    pairs `read` also includes the records that were merged into the pair of an earlier one.
     """
 
     read: Count
@@ -279,7 +280,7 @@ def _other_structure(error: msgspec.ValidationError) -> IncompatibleError:
 
 
 def newer(what: str) -> IncompatibleError:
-    """Return the error of a dataset with `what`, which only a later release knows."""
+    """Return the error for a dataset with a feature, `what`, that only a later release knows."""
     return IncompatibleError(
         f"{what} is not known to this version: the dataset was made by a newer dataprep",
         where=CONFIG_NAME, code="E_VERSION", remedy="Install a newer dataprep.",
@@ -316,7 +317,7 @@ def _check_version(header: Header) -> None:
 
 
 def _is_whole(data: bytes) -> bool:
-    """Return whether the digest in `data` is that of `data`."""
+    """Return whether the digest in `data`, the bytes of config.json, is right."""
     at = _digest_at(data)
     blank = _with_digest(data, NO_DIGEST)
     return hashlib.sha256(blank).hexdigest().encode() == data[at : at + 64]
@@ -415,5 +416,5 @@ def insist(condition: bool, problem: str) -> None:
 
 
 def damaged(problem: str) -> IntegrityError:
-    """Return the error of a config.json that no build wrote."""
+    """Return the error for a config.json that is damaged."""
     return damaged_file(problem, CONFIG_NAME, "E_MANIFEST")

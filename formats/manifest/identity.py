@@ -10,8 +10,8 @@ different runs of equal type and count share a CRC-32 with probability 2**-32; n
 relies on the id.
 
 `recipe_id` is the SHA-256 of the canonical JSON of ``["dataprep recipe 1", versions, kind, inputs,
-parts]``. Inputs count by their content; `parts` are the options that the output depends on, without
-names, engines and counts. docs/format.md defines both ids in full.
+parts]``. Inputs are described by their content, not by their names; `parts` are the options that
+the output depends on, without engines and counts. docs/format.md defines both ids in full.
 """
 
 from __future__ import annotations

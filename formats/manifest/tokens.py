@@ -121,7 +121,7 @@ class SplitEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TokensEntry(Entry, frozen=True, kw_only=True):
-    """Type of the ids, "<u2" or "<u4", and the size of the vocabulary, above every id."""
+    """Type of the ids, "<u2" or "<u4", and the size of the vocabulary; all ids are below it."""
 
     dtype: str
     vocab_size: Count
@@ -263,7 +263,7 @@ def _check_consistency(manifest: Manifest) -> None:
 
 
 def _check_chat(manifest: Manifest, files: dict[str, FileEntry]) -> None:
-    """Raise unless `chat` fits the files and the shards; preferences need it."""
+    """Raise unless `chat` fits the files and the shards, or is absent without preferences."""
     chat = manifest.chat
     form = "chat" if chat is msgspec.UNSET else chat.form
     insist(

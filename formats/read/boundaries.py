@@ -31,8 +31,8 @@ class Parts:
     """Parts of documents in consecutive windows: int64 arrays with one entry for each part.
 
     Tokens `begin` to `begin + length` of the concatenated windows are tokens of document
-    `document` of the split. A part ends with its window at the latest, a document without tokens
-    has no part, and all parts together cover all windows.
+    `document` of the split. No part runs over the end of its window, a document without tokens has
+    no part, and all parts together cover all windows.
     """
 
     begin: Counts
@@ -77,7 +77,7 @@ class Boundaries:
     def parts(self, starts: Counts, length: int) -> Parts:
         """Return the parts of the windows of `length` tokens at `starts`, all inside the split.
 
-        Raises `IntegrityError` for offsets that no build wrote.
+        Raises `IntegrityError` for damaged offsets.
         """
         if len(starts) == 0 or length == 0:
             return Parts(begin=_NONE, length=_NONE, document=_NONE)

@@ -1,6 +1,6 @@
 """Reading a dataset of tokens with numpy alone: splits, documents, tokens, provenance.
 
-A split is one stream of tokens and one list of documents: no interface shows where a shard ends.
+A split is one stream of tokens and one list of documents, however many shards it is stored in.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Dataset(OpenDirectory[Manifest, "Split"]):
 class Split:
     """One split: a stream of `tokens` tokens, cut into `documents` documents.
 
-    Positions are global to the split; shards are looked up by bisection in two int64 arrays.
+    Positions and documents count from the start of the split, not of a shard.
     ``len(split)`` is the number of documents; ``split[i]`` and iteration give the ids of documents.
     """
 
@@ -307,7 +307,7 @@ class Split:
         """Return the parts of documents that the windows of `length` tokens at `starts` hold.
 
         Reads the stored offsets and no token. Raises `IndexError` for a window outside the split,
-        `IntegrityError` for offsets that no build wrote. For the cost see `Boundaries`.
+        `IntegrityError` for damaged offsets. For the cost see `Boundaries`.
         """
         self._check_windows(starts, length)
         if self._loaded is None and self.documents <= LOADED_DOCUMENTS:

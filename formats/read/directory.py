@@ -117,7 +117,7 @@ class OpenDirectory(Generic[ManifestT, SplitT]):
 def reopen(
     opener: Callable[..., OpenDirectory[Any, Any]], path: Path, self_sha256: str, io: ReadBy
 ) -> OpenDirectory[Any, Any]:
-    """Return the dataset in `path`, opened again by `opener`, to unpickle one in another process.
+    """Return the dataset in `path`, opened by `opener`; unpickling an open dataset calls this.
 
     Raises `IntegrityError` if the directory holds another build by now.
     """

@@ -52,7 +52,7 @@ _LITTLE = 1 << 28  # bytes of addresses that may be spent even under a limit (ul
 
 
 class MappedFiles:
-    """NumberSource that maps each of `files` on first use; `path(name)` is the path of a file.
+    """`NumberSource` that maps each of `files` on first use; `path(name)` is the path of a file.
 
     Raises `OSError` if the range of addresses cannot be reserved (a limit of virtual memory).
     Reading raises `StorageError` for a file that cannot be mapped; other maps stay valid.

@@ -75,7 +75,7 @@ def open_file(path: Path, name: str, size: int) -> File:
 
 
 class PreadFiles:
-    """NumberSource that reads numbers of `dtype` from files, each opened on first use.
+    """`NumberSource` that reads numbers of `dtype` from files, each opened on first use.
 
     `sizes` are in bytes; `offset` bytes, one number for all files or one for each, precede the
     numbers. `open(name, size)` opens and checks a file. Open files are kept in `cache` and count

@@ -1,6 +1,6 @@
 """Records of a split: the record id of each document, and the documents of each record.
 
-A record of preferences is several documents: a chosen and a rejected answer, or a prompt with each
+A record of preferences has several documents: a chosen and a rejected answer, or a prompt with each
 of its answers. Documents and scores are looked up in the stored arrays on demand, a few numbers a
 record, in about 10 microseconds for each shard.
 """
@@ -43,8 +43,7 @@ class Groups:
     def documents(self, records: Numbers) -> tuple[Numbers, Numbers]:
         """Return `first` and `stop`, int64 [n]: the documents of each of `records` [n].
 
-        Raises `IndexError` for a record outside the split, `IntegrityError` for groups that no
-        build wrote.
+        Raises `IndexError` for a record outside the split, `IntegrityError` for damaged groups.
 
             >>> first, stop = groups.documents(np.array([0, 7]))         # doctest: +SKIP
         """
@@ -80,7 +79,7 @@ class Groups:
         return out
 
     def holding(self, documents: Numbers) -> Numbers:
-        """Return the record of each of `documents` [n]: int64 [n]; costs a bisection each."""
+        """Return the record that holds each of `documents` [n]: int64 [n], by bisection."""
         _check_inside("documents", documents, int(self._documents[-1]))
         out = np.empty_like(documents)
         shard = self._documents.searchsorted(documents, "right") - 1

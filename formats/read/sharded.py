@@ -92,7 +92,7 @@ class NumberSource(Protocol):
 
 
 class Stream:
-    """Numbers of all shards of `source`, `lengths` of them in each, in whole rows of `width`.
+    """One stream of the numbers of `source`: `lengths[k]` in shard `k`, in rows of `width`.
 
     Thread-safe. Arrays returned are owned: they outlive the files and may be written to.
     """
@@ -230,7 +230,7 @@ class Stream:
     def cut(
         self, starts: Positions, lengths: Positions, at: Positions
     ) -> tuple[Positions, Positions, Positions]:
-        """Return pieces cut at the ends of shards, as `copy` needs them.
+        """Return the same pieces, cut at the ends of shards: the arguments of `copy`.
 
         >>> stream = Stream(source, [3, 0, 4])                              # doctest: +SKIP
         >>> stream.cut(np.array([1]), np.array([5]), np.array([10]))        # doctest: +SKIP
@@ -333,8 +333,9 @@ class WindowPlaces:
     """Places of windows of `length` numbers in a range of addresses that holds all shards.
 
     Shards begin at `base` [shards + 1] in the stream and at `first` [shards] in the range, int64. A
-    table has the shift from stream to range for the starts between one edge and the next. Edges are
-    the start of a shard and the first start of a window that runs over its end, which has no place.
+    shard has two edges: its start, and the first start of a window that runs over its end and so
+    has no place. All starts between one edge and the next have the same shift from stream to range,
+    which a table holds.
 
     >>> places = WindowPlaces(np.array([0, 10, 14]), np.array([100, 200]), length=4)
     >>> places.of(np.array([0, 6, 10])).tolist()
@@ -363,7 +364,7 @@ class WindowPlaces:
         return at if unsigned_max(at) <= self._last else None
 
     def each(self, starts: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
-        """Return the start of each window in the range, and a mask of those whole in a shard.
+        """Return the start of each window in the range, and True for those whole in a shard.
 
         `starts` [k] are of any value.
 
@@ -386,9 +387,9 @@ class WindowPlaces:
         return at, inside
 
     def _make_near(self) -> tuple[np.int64, Positions]:
-        """Make the table of shifts by the high bits of a start; no place where these do not decide.
+        """Compute `_near`: the number of low bits of a start, and the shift by its high bits.
 
-        Returns how many low bits to drop, and the shift of each piece of the stream.
+        The shift is `_NOWHERE` where the high bits do not decide it.
         """
         pieces = max(_PIECES, min(_MOST_PIECES, _PIECES_OF_EDGES * len(self._edges)))
         bits = max(0, (self._total - 1).bit_length() - pieces.bit_length() + 1)

@@ -142,7 +142,7 @@ def _cross_checks(run: Verification, manifest: ArrayManifest) -> Iterator[Task]:
 
 
 def _check_scaled(run: Verification, manifest: ArrayManifest, name: str, scale: str) -> None:
-    """Check that int8 rows of length 1, times their scale, still have that length."""
+    """Check that the int8 rows of the array `name`, times their scale, have length 1."""
     numbers, scales = open_rows(run, manifest, name, scale)
     width = prod(numbers.row_shape)
     try:

@@ -65,7 +65,7 @@ class _RecordOffsets(OffsetCursor):
         self._pending = np.concatenate([self._pending, offsets[:-1]])
 
     def until(self, stop: int) -> Numbers:
-        """Return the first documents below `stop` of records, without those returned before."""
+        """Return those pending below `stop`, and read on as far as needed; each returns once."""
         while (not len(self._pending) or self._pending[-1] < stop) and self.advance():
             pass
         ready = int(np.searchsorted(self._pending, stop))
@@ -109,9 +109,9 @@ def _wrong_score(reader: Reader, header: int, document: int, score: Any, problem
 
 
 def check_records_of_groups(run: Verification, manifest: Manifest) -> None:
-    """Check that documents share a record id exactly where they share a group.
+    """Check that documents have equal record ids if, and only if, they are in one group.
 
-    Files with findings are skipped.
+    Splits whose files have findings are skipped.
     """
     files = Files(run.directory, run.files, BuildGuard(run.directory), "pread")
     for split in manifest.splits.values():

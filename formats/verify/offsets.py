@@ -28,8 +28,8 @@ _INT64_MAX = (1 << 63) - 1
 class OffsetRule:
     """Rule for one list of offsets: they end at `total`, a part has `least` to `most` items.
 
-    Findings have the code `code`. `part`, `items` and `limit` are their words for a part, for its
-    items, and for the number of items that is allowed.
+    Findings have the code `code`. They call a part `part`, its items `items`, and the number of
+    items that is allowed `limit`.
     """
 
     code: str
@@ -47,9 +47,9 @@ def checked_offsets(
 ) -> Iterator[Offsets]:  # fmt: skip
     """Yield the `rows` offsets of a .npy file in chunks, checked against `rule`.
 
-    A chunk begins with the last offset before it, except the first of a list. A file that continues
-    a list begins at offset number `first`, after the offset `before`; `ends` is true for the last
-    file. Raises `Refused` about the first wrong offset.
+    Each chunk but the first begins with the last offset of the chunk before it. A file that
+    continues a list begins at offset number `first`, after the offset `before`; `ends` is true for
+    the last file. Raises `Refused` about the first wrong offset.
     """
     header = reader.expect_array(dtype, (rows,))
     at, last = first, np.array([before] if first else [], np.int64)
@@ -82,8 +82,8 @@ def checked_offsets(
 class OffsetCursor:
     """Offsets of a shard, read and checked in step with another file.
 
-    The content of the file, for the content id, is the sizes of the parts. `sound` turns False at
-    the first wrong offset, which becomes a finding.
+    The content id counts the sizes of the parts, not the offsets. `sound` turns False at the first
+    wrong offset, which becomes a finding.
     """
 
     def __init__(self, run: Verification, reader: Reader, rule: OffsetRule, parts: int) -> None:

@@ -302,7 +302,7 @@ class Reader:
             pass
 
     def expect_array(self, dtype: str, shape: tuple[int, ...]) -> int:
-        """Read a `.npy` header, and return its size in bytes; raise `Refused` for another array."""
+        """Read a `.npy` header, and return its size in bytes; raise `Refused` if it is not this."""
         described = self._entry.dtype == dtype and self._entry.shape == shape
         begin = npy.begin(self.size, dtype, shape)
         if not described or begin is None:

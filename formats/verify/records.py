@@ -185,9 +185,9 @@ def _check_index_file(
 
 
 class _NumberCheck:
-    """Check that the numbers of a split increase, file after file; counts the distinct ones.
+    """Check of the numbers of a split, file after file: they must increase.
 
-    Numbers may repeat if `index.distinct` is a number.
+    They may repeat if `index.distinct` is a number. `distinct` counts the different ones.
     """
 
     def __init__(self, index: _SplitNumbers) -> None:
@@ -300,7 +300,7 @@ def check_rejects(
 def _check_lines(
     reader: Reader, records: RecordCounts, inputs: Sequence[InputEntry], bits: Bits | None
 ) -> None:
-    """Check that lines are valid, of records in no split, and as many as the manifest states."""
+    """Check that lines are valid, and that their records are in no split and counted right."""
     decoder = msgspec.json.Decoder(_Reject)
     reasons: Counter[str] = Counter()
     batch: list[int] = []

@@ -53,7 +53,10 @@ _COSINE_SLACK = 0.001  # of a cosine in float32 or float16, rounded
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """A rule: `find` returns the first number of a block of rows that breaks it, or None."""
+    """A rule: `find` returns the first number of a block of rows that breaks it, or None.
+
+    Findings about such numbers have the code `code`.
+    """
 
     code: str
     find: Callable[[Array], Violation]

@@ -33,7 +33,7 @@ _COMPRESSED = (".gz", ".zst", ".zstd")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenRules:
-    """TokenRules for every shard of a dataset; `bos` and `eos` are None if the build adds none."""
+    """Rules for every shard of a dataset; `bos` and `eos` are None if the build adds none."""
 
     dtype: str
     vocab_size: int
@@ -71,7 +71,7 @@ def positions_of(inputs: Sequence[InputEntry]) -> npt.NDArray[np.uint64]:
 
 
 def _end(entry: InputEntry) -> int:
-    """Return the end of an input; none if it is compressed, as positions count its content."""
+    """Return the first position after an input; if it is compressed, the largest possible one."""
     check_known(entry.unit, UNITS, "inputs.unit")
     if entry.unit == "row":
         return entry.records
@@ -132,7 +132,7 @@ class _DocumentOffsets(OffsetCursor):
             self._pending["EOS"] = offsets[1:][full] - 1
 
     def until(self, stop: int) -> Iterator[tuple[str, Array]]:
-        """Yield ("BOS" or "EOS", positions below `stop`), without those yielded before."""
+        """Yield ("BOS" or "EOS", positions) for positions below `stop`, each of them once."""
         while True:
             for kind, positions in self._pending.items():
                 ready = int(np.searchsorted(positions, stop))

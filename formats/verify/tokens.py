@@ -98,7 +98,7 @@ def _content_id(run: Verification, split: SplitEntry, dtype: str) -> str:
 def _check_count(
     run: Verification, field: str, stated: int, counts: Sequence[int | None], where: str
 ) -> None:
-    """Compare the `field` of config.json with the sum of `counts` of `where`; None: damaged."""
+    """Compare the `field` of config.json with the sum of `counts`, unless one is unknown."""
     known = [count for count in counts if count is not None]
     if len(known) == len(counts) and sum(known) != stated:
         run.findings.add(Finding(
