@@ -1,1 +1,1 @@
-"""Other systems' formats: conversion from and to them."""
+"""Conversion between datasets of dataprep, directories of JASPER and single files."""

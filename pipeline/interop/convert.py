@@ -1,9 +1,9 @@
-"""Conversion between dataset directories, JASPER's directories and single files.
+"""Conversion between dataset directories, directories of JASPER and single files.
 
-Every conversion passes through a dataset directory: other sources are first imported, with all
-checks, into a hidden directory beside the target. The complete result is renamed to its place, and
-never replaces anything. A run that is killed leaves the hidden directory; the next run to the same
-target removes it.
+Every conversion passes through a dataset directory. A source in another layout is first imported,
+with all checks, into a hidden directory beside the target. The complete result is renamed to the
+target, which must not exist. A killed run leaves the hidden directory behind; the next run with the
+same target removes it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SUFFIXES: dict[str, DatasetLayout] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConvertReport:
-    """Result of `convert`: `bytes` of the result, `notes` on lost or doubtful data."""
+    """Result of `convert`; `bytes` is its size, `notes` are on lost or doubtful data."""
 
     source: Path
     path: Path
@@ -79,14 +79,15 @@ def convert(
 ) -> ConvertReport:
     """Convert the dataset in `source` to another layout in `out`, which must not exist.
 
-    The layout of `source` is detected. `to` is ``"dataprep"``, ``"jasper"``, ``"safetensors"`` or
-    ``"hdf5"``; by default the one of the suffix of `out`, else ``"dataprep"``. `prefer` (``"pt"``
-    or ``"hdf5"``) chooses where JASPER's directory holds both and they differ. `gzip` compresses
-    HDF5. `progress` is called with (bytes done, bytes in all).
+    The layout of `source` is detected from its content. `to` is ``"dataprep"``, ``"jasper"``,
+    ``"safetensors"`` or ``"hdf5"``; by default the suffix of `out` decides, and without a known
+    suffix it is ``"dataprep"``. `prefer` (``"pt"`` or ``"hdf5"``) chooses the form to read where a
+    directory of JASPER holds both and they differ. `gzip` compresses HDF5. `progress` is called
+    with the bytes done and the bytes in all.
 
     Raises `InputError` for faults in files of other programs, `IntegrityError` for damage in files
-    of dataprep, `UsageError` for invalid arguments. Reads and writes all bytes once, in the memory
-    of a block; keyword lists of JASPER take about 40 bytes a keyword.
+    of dataprep, `UsageError` for invalid arguments. A step, import or export, reads and writes all
+    bytes once. Memory is that of a block, and about 40 bytes a keyword for the lists of JASPER.
 
         >>> convert("jasper_dataset", "pairs").rows                    # doctest: +SKIP
         100000
@@ -102,12 +103,12 @@ def convert(
         if found != "dataprep":
             root = place / "dataset"
             create_directory(root)
-            notes += _import(source, root, found, prefer, done=count.more)
+            notes += _import(source, root, found, prefer, done=count.add)
         manifest = array_manifest.load(root)
         result = root
         if layout != "dataprep":
             result = place / "result"
-            notes += _export(manifest, root, result, layout=layout, gzip=gzip, done=count.more)
+            notes += _export(manifest, root, result, layout=layout, gzip=gzip, done=count.add)
         size = _bytes(result)
         (publish_directory if layout in ("dataprep", "jasper") else publish_file)(result, out)
     return ConvertReport(
@@ -126,7 +127,7 @@ def _import(
     if found == "jasper":
         from .jasper.importing import import_jasper
 
-        return import_jasper(source, root, prefer=prefer, done=done)[1]
+        return import_jasper(source, root, prefer=prefer, done=done)
     from .single_file import open_single
 
     with open_single(source) as single:
@@ -160,12 +161,12 @@ def _export(
 
 
 class _Count:
-    """Sum of the bytes moved, for `progress`."""
+    """Sum of the bytes moved so far, which it reports to `progress`."""
 
     def __init__(self, *, total: int, progress: Callable[[int, int], None] | None) -> None:
         self._done, self._total, self._progress = 0, total, progress
 
-    def more(self, size: int) -> None:
+    def add(self, size: int) -> None:
         self._done += size
         if self._progress is not None:
             self._progress(min(self._done, self._total), self._total)
@@ -208,7 +209,7 @@ def _check(
 
 @contextlib.contextmanager
 def _staging(out: Path) -> Iterator[Path]:
-    """Create a hidden directory beside `out`, removed at the end of the block."""
+    """Create a hidden directory beside `out`; remove it at the end of the block."""
     parent = out.absolute().parent
     if not parent.is_dir():
         raise StorageError(
@@ -230,7 +231,7 @@ def _sweep(parent: Path, prefix: str) -> None:
     """Remove the directories of killed runs of this host to the same target."""
     for path in parent.glob(f"{glob.escape(prefix)}.tmp-*"):
         if is_directory(path) and abandoned(path.name.removeprefix(prefix)):
-            with contextlib.suppress(StorageError, OSError):  # what is left does no harm
+            with contextlib.suppress(StorageError, OSError):  # a directory that stays does no harm
                 require_own(path)
                 remove_tree(path)
 

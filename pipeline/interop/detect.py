@@ -1,4 +1,4 @@
-"""Detection of the layout of a path, by its content and never by its name."""
+"""Detection of the layout of a dataset, by content and never by the name of its file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def detect(path: Path) -> DatasetLayout:
         if _is_dataprep(path):
             return "dataprep"
     if found is None:
-        raise _none(path)
+        raise _no_layout(path)
     return found
 
 
@@ -48,13 +48,13 @@ def _is_dataprep(directory: Path) -> bool:
     try:
         config = msgspec.json.decode(read(directory))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False  # the reader of the layout says what is wrong with it
-    except InputError:  # foreign
+        return False  # the reader that is chosen instead raises the error
+    except InputError:  # a directory of JASPER
         return False
     return isinstance(config, dict) and config.get("format") == "dataprep"
 
 
-def _none(path: Path) -> InputError:
+def _no_layout(path: Path) -> InputError:
     return InputError(
         f"is none of these: {', '.join(LAYOUTS.values())}", where=str(path), code="E_LAYOUT",
         remedy="Give vectors of another kind to `dataprep build --kind embeddings`.",

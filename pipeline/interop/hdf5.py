@@ -1,17 +1,16 @@
-"""HDF5 files: opened with checks, and a whole dataset in one file, written and read.
+"""HDF5 files: opened with checks, and used to hold a whole dataset.
 
-In a file of dataprep the arrays of pairs stand in the groups of JASPER's dataset.h5
-(``embeddings/questions``, ...), with keyword ids as two data sets, ids and offsets; other arrays
-stand in ``arrays/NAME``, splits in ``splits/NAME``, all other files as bytes in ``files/NAME``,
-config.json among them. Data sets are chunked, and compressed with gzip if asked for, which gains
-some 7 % on vectors and makes writing many times slower. bfloat16 is stored as uint16 with the
-attribute ``dtype``. No time is stored, so one version of HDF5 writes equal files for equal
-datasets.
+In a file of dataprep, the arrays of pairs are in the same groups as in JASPER's dataset.h5
+(``embeddings/questions``, ...), except that keyword ids are two data sets, ids and offsets. Other
+arrays are ``arrays/NAME``, splits ``splits/NAME``, and all other files, with config.json, are byte
+arrays ``files/NAME``. Data sets are chunked. Compression with gzip is optional: it saves about 7 %
+of vectors and makes writing many times slower. bfloat16 is stored as uint16 with an attribute
+``dtype``. No times are stored, so one version of HDF5 writes equal files for equal datasets.
 
-A file may have come from anywhere. Links into other files, and data sets whose numbers lie in other
-files, are refused; a data set must not promise more than gzip can have compressed into what is
-stored. A file is opened for each block that is read, since an HDF5 handle does not work in a forked
-or spawned process.
+A file is not trusted. Links into other files and data sets stored in other files are refused, and
+so is a data set that claims more bytes than gzip can compress into the bytes that are stored. The
+file is opened for each block that is read, since an HDF5 handle does not work in a forked or
+spawned process.
 """
 
 from __future__ import annotations
@@ -72,23 +71,23 @@ PLACES: Mapping[str, str] = {
     "steering_residual": "steering/residual",
     "centroid_distances": "steering/distances",
 }
-"""Places of the arrays of pairs, in JASPER's dataset.h5 too, where keyword ids are a group with one
-data set for each pair."""
+"""HDF5 paths of the arrays of pairs. JASPER's dataset.h5 has the same, but there keyword ids are a
+group with one data set for each pair, and there are no offsets."""
 
 _CONFIG = f"files/{CONFIG_NAME}"
-_CHUNKS_A_BLOCK = 8  # a chunk is about a MiB
-_LEVEL = 4
+_CHUNKS_A_BLOCK = 8  # chunks of about 1 MiB
+_LEVEL = 4  # of gzip
 _AGAIN = "Copy the file again, or export it again."
-_MOST_COMPACT = 1100  # deflate compresses at most 1032 to 1
+_MOST_COMPACT = 1100  # limit of size / stored size; deflate reaches at most 1032
 _STORED = {storage_dtype(dtype) for dtype in DTYPES}
-_SMALL = 1 << 16  # an empty chunk cannot be distinguished from one that was left out
+_SMALL = 1 << 16  # bytes beyond that limit: chunks that were never written store nothing
 
 
 # Opening
 
 
 def _import_h5py() -> Any:
-    """Import h5py; raise a `UsageError` that says how to install it."""
+    """Return the module h5py; raise `UsageError` if it is not installed."""
     try:
         import h5py
     except ImportError:
@@ -101,7 +100,7 @@ def _import_h5py() -> Any:
 
 @contextlib.contextmanager
 def open_file(path: Path) -> Iterator[h5py.File]:
-    """Open `path` for reading, with a cache of a few chunks; see `decoding_hdf5`."""
+    """Open `path` for reading, with a cache of a few chunks; close it after the block."""
     h5py = _import_h5py()
     open_ordinary(path, path.name).close()
     with decoding_hdf5(path.name):
@@ -114,12 +113,12 @@ def open_file(path: Path) -> Iterator[h5py.File]:
 
 
 def decoding_hdf5(where: str) -> contextlib.AbstractContextManager[None]:
-    """Name `where` in errors of h5py: RuntimeError, OSError, KeyError, ValueError and others."""
+    """Return a context that turns errors of h5py into an `InputError` about `where`."""
     return decoding(where, "HDF5 file", code="E_LAYOUT", remedy=_AGAIN)
 
 
 def group(file: h5py.File, place: str) -> h5py.Group:
-    """Return the group `place`, reached through hard links only."""
+    """Return the group at the path `place`; only hard links are followed."""
     found = _found(file, place)
     if not isinstance(found, _import_h5py().Group):
         raise damaged(_name(file), f"{place} is not a group")
@@ -127,7 +126,11 @@ def group(file: h5py.File, place: str) -> h5py.Group:
 
 
 def data_set(file: h5py.File, place: str) -> h5py.Dataset:
-    """Return the data set `place`, whose numbers must lie in this file and fit into it."""
+    """Return the data set at the path `place`.
+
+    Raises `InputError` if its numbers are in another file, or claim more bytes than this file
+    holds.
+    """
     found = _found(file, place)
     name = _name(file)
     if not isinstance(found, _import_h5py().Dataset) or found.shape is None:
@@ -156,7 +159,7 @@ def _found(file: h5py.File, place: str) -> Any:
 
 
 def array_at(file: h5py.File, place: str) -> FileArray:
-    """Return the data set `place` as an array whose rows are read on demand."""
+    """Return the data set at the path `place` as an array whose rows are read on demand."""
     found = data_set(file, place)
     name = f"{_name(file)}:{place}"
     if found.dtype.str not in _STORED or not found.shape:
@@ -174,7 +177,7 @@ def _name(file: h5py.File) -> str:
 
 
 def damaged(where: str, problem: str) -> DataprepError:
-    """Return the error of a file that no program can have written."""
+    """Return the error of an HDF5 file that is damaged or has another layout."""
     return InputError(problem, where=where, code="E_LAYOUT", remedy=_AGAIN)
 
 
@@ -185,9 +188,10 @@ def export_hdf5(
     manifest: ArrayManifest, source: Path, path: Path, *, compress: bool = False,
     done: Done | None = None,
 ) -> None:  # fmt: skip
-    """Create `path` with the dataset of `manifest` in `source`; needs h5py.
+    """Write the dataset in `source`, which `manifest` describes, to the new file `path`.
 
-    Raises `IntegrityError` where a file of it is not the one that was built.
+    `compress` selects gzip. Raises `IntegrityError` if a file of the dataset is not the one that
+    was built, `UsageError` without h5py.
     """
     h5py = _import_h5py()
     tensors, config = tensors_of(manifest), read(source)
@@ -206,7 +210,7 @@ def export_hdf5(
 
 
 def _while_writable(blocks: Iterator[memoryview], sink: _FileSink) -> Iterator[memoryview]:
-    """Yield `blocks`; raise a failure of `sink` before the next one is read."""
+    """Yield `blocks`; raise a failure of `sink` before the next block is read."""
     for block in blocks:
         sink.check()
         yield block
@@ -235,12 +239,15 @@ def _write(file: h5py.File, tensor: Tensor, blocks: Iterator[memoryview], compre
 
 
 def _place_of(name: str) -> str:
-    """Return the place of the tensor `name`."""
+    """Return the HDF5 path of the tensor `name`."""
     return PLACES.get(name, name if "/" in name else f"arrays/{name}")
 
 
 def read_config(path: Path) -> bytes:
-    """Return the config.json in `path`."""
+    """Return the config.json that the file `path` holds.
+
+    Raises `InputError` if the file holds no dataset of dataprep.
+    """
     with open_file(path) as file, decoding_hdf5(path.name):
         if "files" not in file or CONFIG_NAME not in group(file, "files"):
             if "pair_data" not in file:
@@ -258,7 +265,7 @@ def read_config(path: Path) -> bytes:
 
 
 def require_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Raise `InputError` unless the file has `tensors`, with their types and shapes."""
+    """Raise `InputError` unless the file holds all `tensors`, with their types and shapes."""
     with open_file(path) as file, decoding_hdf5(path.name):
         for tensor in tensors.values():
             _require(file, tensor)
@@ -274,7 +281,7 @@ def _require(file: h5py.File, tensor: Tensor) -> None:
 
 
 def read_rows(path: Path, tensor: Tensor, start: int, stop: int) -> npt.NDArray[Any]:
-    """Return rows `start` to `stop` of `tensor`; opens and closes the file."""
+    """Return rows `start` to `stop` - 1 of `tensor`; open and close the file."""
     with open_file(path) as file, decoding_hdf5(path.name):
         _require(file, tensor)
         rows: npt.NDArray[Any] = array_at(file, _place_of(tensor.name)).read(start, stop)
@@ -282,11 +289,11 @@ def read_rows(path: Path, tensor: Tensor, start: int, stop: int) -> npt.NDArray[
 
 
 class _FileSink:
-    """New file for h5py to write, whose first failure is raised at the end of the block.
+    """New file that h5py writes through, used as a context manager.
 
-    HDF5 cannot close a file after a refused write, and crashes the process at its end. So the first
-    failure is kept, later writes are dropped, the library closes the file, and then the failure is
-    raised.
+    HDF5 cannot close a file after a failed write, and crashes the process when it exits. So a
+    failed write is reported to HDF5 as done, and later writes are dropped; when HDF5 has closed the
+    file, the end of the block raises the first failure as a `StorageError`.
     """
 
     def __init__(self, path: Path) -> None:

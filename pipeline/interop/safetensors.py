@@ -1,8 +1,9 @@
-"""A whole dataset in one .safetensors file, written front to back in the memory of a block.
+"""Datasets in one .safetensors file.
 
-The metadata of the file has config.json under ``dataprep``. The tensors are those of `tensors_of`,
-by size of number and by name, so each is aligned and equal datasets give equal bytes. Any reader of
-the format reads the arrays.
+The metadata of the file holds config.json under the key ``dataprep``. The tensors are those of
+`tensors_of`, ordered by size of a number, the largest first, and by name, so every tensor is
+aligned and equal datasets give equal bytes. Any reader of the format reads the arrays. Memory is
+that of a block.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _KEY = "dataprep"
 
 
 class DatasetHeader(NamedTuple):
-    """Header of a file of dataprep: config.json, and the tensors after byte `begin`."""
+    """Header of a file that holds a dataset; `places` of tensors count from byte `begin`."""
 
     config: bytes
     begin: int
@@ -41,9 +42,10 @@ class DatasetHeader(NamedTuple):
 def export_safetensors(
     manifest: ArrayManifest, source: Path, path: Path, *, done: Done | None = None
 ) -> None:
-    """Create `path` with the dataset of `manifest` in `source`.
+    """Write the dataset in `source`, which `manifest` describes, to the new file `path`.
 
-    Raises `IntegrityError` where a file of it is not the one that was built.
+    Raises `IntegrityError` if a file of the dataset is not the one that was built, `StorageError`
+    if its config.json is too large for a header.
     """
     tensors = sorted(tensors_of(manifest).values(), key=lambda one: (-one.itemsize, one.name))
     places: dict[str, TensorPlace] = {}
@@ -69,7 +71,11 @@ def export_safetensors(
 
 
 def read_header(path: Path) -> DatasetHeader:
-    """Return the header of `path`, whose tensors must follow one another and fill the file."""
+    """Return the header of the file `path`.
+
+    Raises `InputError` if it holds no dataset of dataprep, `IntegrityError` if the header is
+    damaged or its tensors do not fill the file without gaps.
+    """
     with open_ordinary(path, path.name) as stream, storage_errors(path.name):
         size = os.fstat(stream.fileno()).st_size
         try:
@@ -96,7 +102,7 @@ def _require_filled(path: Path, places: dict[str, TensorPlace], size: int) -> No
 
 
 def require_tensors(path: Path, header: DatasetHeader, tensors: dict[str, Tensor]) -> None:
-    """Raise `IntegrityError` unless the file has exactly `tensors`, with types, shapes, sizes."""
+    """Raise `IntegrityError` unless the file holds exactly `tensors`, of their types and shapes."""
     if header.places.keys() != tensors.keys():
         odd = sorted(header.places.keys() ^ tensors.keys())[0]
         raise _damaged(path, f"its tensors are not those of its {CONFIG_NAME} ({odd})")
@@ -114,7 +120,7 @@ def require_tensors(path: Path, header: DatasetHeader, tensors: dict[str, Tensor
 def read_rows(
     path: Path, header: DatasetHeader, tensor: Tensor, start: int, stop: int
 ) -> npt.NDArray[Any]:
-    """Return rows `start` to `stop` of `tensor`; opens and closes the file."""
+    """Return rows `start` to `stop` - 1 of `tensor`; open and close the file."""
     data = bytearray((stop - start) * tensor.row_bytes)
     left, first = memoryview(data), header.begin + header.places[tensor.name].data_offsets[0]
     with open_ordinary(path, path.name) as stream, storage_errors(path.name):

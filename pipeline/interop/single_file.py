@@ -1,8 +1,8 @@
-"""A dataset in one file, .safetensors or HDF5: read by rows, or restored as a directory.
+"""A dataset in one file, .safetensors or HDF5: read by rows, or restored to a directory.
 
-Opening reads the config.json in the file and compares types, shapes and sizes with it, but no data.
-No file stays open: each `read` opens it, so an object may be forked or pickled. For training,
-`restore` the directory (`dataprep convert`), which is mapped.
+Opening the file reads its config.json, and compares types, shapes and sizes with it, but reads no
+rows. The file does not stay open: each `read` opens it, so the object may be forked or pickled. For
+training, restore the directory (`dataprep convert`), which is mapped into memory.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ ReadRows = Callable[[Tensor, int, int], npt.NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SingleFile:
-    """A dataset in one file: `config` is its config.json, `tensors` are its tensors by name.
+    """A dataset in one file: `config` is the text of its config.json, `tensors` are by name.
 
-    Arrays have their own names, splits ``splits/NAME``, other files ``files/NAME``.
+    The tensor of an array has the name of the array, that of a split ``splits/NAME``, that of any
+    other file ``files/NAME``.
     """
 
     path: Path
@@ -43,10 +44,10 @@ class SingleFile:
     rows: ReadRows
 
     def read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return rows `start` to `stop` of the tensor `name`, an owned array [stop - start, *row].
+        """Return rows `start` to `stop` - 1 of the tensor `name`, a new array [n, *row shape].
 
-        bfloat16 is given as uint16. Raises `UsageError` for an unknown name, `IndexError` for rows
-        out of range.
+        bfloat16 is returned as uint16. Raises `UsageError` for an unknown name, `IndexError` for
+        rows out of range.
         """
         tensor = self.tensors.get(name)
         if tensor is None:
@@ -59,9 +60,10 @@ class SingleFile:
         return np.require(self.rows(tensor, start, stop), requirements="W")
 
     def restore(self, root: Path, done: Done | None = None) -> None:
-        """Write the dataset into `root`, an empty directory, byte for byte as it was exported.
+        """Write the files of the dataset, as they were before the export, into `root`.
 
-        Raises `IntegrityError` unless every file has the SHA-256 of config.json.
+        `root` must be an empty directory. Raises `IntegrityError` unless every file has the SHA-256
+        that config.json records.
         """
         restore(root, self.config, self.tensors, self.read, where=self.path.name, done=done)
 
@@ -73,9 +75,9 @@ class SingleFile:
 
 
 def open_single(path: str | Path) -> SingleFile:
-    """Open the .safetensors or HDF5 file `path` that dataprep wrote.
+    """Open `path`, a .safetensors or HDF5 file that `dataprep convert` wrote.
 
-    Raises `InputError` or `IntegrityError` for one that is damaged, or not a dataset.
+    Raises `InputError` or `IntegrityError` if it is damaged or holds no dataset.
     """
     path = local_path(path).absolute()
     rows: ReadRows

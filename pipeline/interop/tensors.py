@@ -1,12 +1,13 @@
-"""A dataset of arrays as a few tensors, and the dataset restored from them byte for byte.
+"""Tensors of a dataset: the form in which a single file holds it, and from which it is restored.
 
-Every file of a dataset except config.json is part of one tensor: the shards of an array follow one
-another in the tensor of its name, the index of a split is ``splits/NAME``, any other file is the
-bytes ``files/NAME``. The bytes around the numbers of a file (the header of .npy, head and tail of a
-torch archive) follow from config.json, so the tensors and config.json are the whole dataset.
+Every file of a dataset except config.json is part of one tensor. The shards of an array are joined
+in the tensor with the name of the array, the index of a split is the tensor ``splits/NAME``, and
+the bytes of any other file are the tensor ``files/NAME``. The other bytes of a file (the header of
+.npy, the head and tail of a torch archive) follow from config.json, so the tensors and config.json
+are all that is needed to restore every file byte for byte.
 
 Both directions compare the SHA-256 of every file with config.json: a damaged dataset is not
-exported, and a damaged file does not become a dataset. Memory is that of a block.
+exported, and a damaged file is not restored. Memory is that of a block.
 """
 
 from __future__ import annotations
@@ -50,26 +51,25 @@ __all__ = [
 ]
 
 BLOCK_BYTES = 8 << 20
-"""Bytes that are read and written together, as in `FileWriter`."""
+"""Bytes of a block, the unit of reading and writing; as in `FileWriter`."""
 
 Array = npt.NDArray[Any]
 Done = Callable[[int], None]
-"""Called with the number of bytes moved since the last call."""
+"""Function that reports progress: called with the number of bytes moved since the last call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileArray:
-    """An array in a file of another program, read in blocks of rows.
-
-    `file` is its name in messages. `dtype` is one of `manifest.arrays.DTYPES` (in HDF5, the type in
-    which one is stored), the first axis of `shape` counts rows, and ``read(start, stop)`` returns
-    an array [stop - start, *row] of the type in which `dtype` is stored.
-    """
+    """Array in a file, of which rows are read on demand."""
 
     file: str
+    """Name for messages."""
     dtype: str
+    """One of `manifest.arrays.DTYPES`, or in HDF5 the numpy type that stores one of them."""
     shape: tuple[int, ...]
+    """Number of rows, and shape of a row."""
     read: Callable[[int, int], Array]
+    """``read(start, stop)`` returns these rows, [stop - start, *row]; bfloat16 as uint16."""
 
     @property
     def rows(self) -> int:
@@ -82,14 +82,14 @@ class FileArray:
         return self.shape[1:]
 
     def blocks(self, rows: int | None = None) -> Iterator[tuple[int, Array]]:
-        """Yield all rows in order, `rows` at a time, each with the number of the first row."""
+        """Yield blocks of `rows` rows, each after the number of its first row; None: of 8 MiB."""
         step = rows or rows_of_block(self.dtype, self.row)
         for start in range(0, self.rows, step):
             yield start, self.read(start, min(start + step, self.rows))
 
 
 def rows_of_block(dtype: str, row: tuple[int, ...]) -> int:
-    """Return how many rows of this type and shape a block has.
+    """Return the number of rows in a block, for rows of shape `row` and type `dtype`.
 
     >>> rows_of_block("<f4", (1024,))
     2048
@@ -99,17 +99,17 @@ def rows_of_block(dtype: str, row: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FilePart:
-    """The file `entry` of a dataset: `rows` rows between the head and tail of its `kind`."""
+    """Part of a tensor that one file of the dataset holds, as `rows` rows."""
 
     entry: FileEntry
     rows: int
     kind: str
-    """``array``, ``index`` or ``bytes``."""
+    """Format of the file: ``array`` (.npy), ``index`` (torch archive) or ``bytes`` (any)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tensor:
-    """Rows of one type from one or more files; `dtype` is one of `manifest.arrays.DTYPES`."""
+    """Tensor: the rows of its `parts`, joined; `dtype` is one of `manifest.arrays.DTYPES`."""
 
     name: str
     dtype: str
@@ -118,17 +118,17 @@ class Tensor:
 
     @property
     def itemsize(self) -> int:
-        """Return the bytes of a number."""
+        """Return the size of a number in bytes."""
         return np.dtype(storage_dtype(self.dtype)).itemsize
 
     @property
     def row_bytes(self) -> int:
-        """Return the bytes of a row."""
+        """Return the size of a row in bytes."""
         return prod(self.shape[1:]) * self.itemsize
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of all rows."""
+        """Return the size of all rows in bytes."""
         return self.shape[0] * self.row_bytes
 
 
@@ -154,7 +154,7 @@ def tensors_of(manifest: ArrayManifest) -> dict[str, Tensor]:
 
 
 def _head(part: FilePart) -> bytes:
-    """Return the bytes before the numbers; their length follows from the size of the file."""
+    """Return the bytes of the file before its rows."""
     if part.kind == "array":
         dtype, shape = str(part.entry.dtype), part.entry.shape or ()
         return npy.header(dtype, shape, npy.begin(part.entry.bytes, dtype, shape) or npy.PAGE)
@@ -162,9 +162,10 @@ def _head(part: FilePart) -> bytes:
 
 
 def read_blocks(root: Path, tensor: Tensor, done: Done | None = None) -> Iterator[memoryview]:
-    """Yield the bytes of `tensor`, of the dataset in `root`, in blocks of whole rows.
+    """Yield the bytes of `tensor` in blocks of whole rows, from the dataset in `root`.
 
-    Raises `IntegrityError` where a file is not the one of config.json, at the end of that file.
+    Raises `IntegrityError` if a file has not the SHA-256 of config.json; it is known only at the
+    end of that file, after its blocks.
     """
     for part in tensor.parts:
         with open_ordinary(root / part.entry.name, part.entry.name) as stream:
@@ -226,7 +227,7 @@ def restore(
     """Write the dataset of `config` (config.json) and `tensors` into `root`, an empty directory.
 
     ``read(name, start, stop)`` returns rows of a tensor. Raises `IntegrityError` about `where`
-    unless every file is the one of config.json; then `root` must not be used.
+    unless every file has the SHA-256 of config.json; after an error `root` must not be used.
     """
     folders = folders_of(part.entry.name for one in tensors.values() for part in one.parts)
     folders |= {name for name in tensors if "/" not in name}  # arrays without rows

@@ -1,9 +1,10 @@
-"""`.pt` files of tensors and of lists of numbers, read and written as torch.load expects them.
+"""`.pt` files that hold a tensor or a list of lists of integers: reader and writer.
 
-Files are read by `read.torch_file`, which runs no code. Written files hold the archive of
-`formats.files.index_file` for any type and shape: without a time, so equal rows give equal bytes,
-and with numbers at a multiple of 64 bytes, so that ``torch.load(path, mmap=True)`` maps them.
-Memory is that of a block when a tensor is written; a list costs about 40 bytes a number.
+Files are read by `read.torch_file`, which runs no code from them. The writer makes archives that
+torch.load reads: like those of `formats.files.index_file`, but for any type and shape. They store
+no time, so equal rows give equal bytes, and their numbers begin at a multiple of 64 bytes, so that
+``torch.load(path, mmap=True)`` maps them. Memory is that of a block for a tensor, and about 40
+bytes a number for lists.
 
 Format: https://github.com/pytorch/pytorch/blob/main/docs/source/notes/serialization.rst
 """
@@ -34,15 +35,17 @@ from .tensors import FileArray
 __all__ = ["open_tensor", "read_lists", "require_lists", "write_lists", "write_tensor"]
 
 _AGAIN = "Restore this file, or save it again with torch.save."
-_LIST_GROWTH = 64  # numbers a byte: torch.save stores a repeated list once, as would a bomb
+_LIST_GROWTH = (
+    64  # limit of numbers for each byte of the file, which may repeat a list by reference
+)
 _STORAGES = {
     "<f4": "Float", "<f2": "Half", "bfloat16": "BFloat16", "<f8": "Double", "|i1": "Char",
     "|u1": "Byte", "|b1": "Bool", "<i4": "Int", "<i8": "Long",
 }  # fmt: skip
 _ALIGN = 64
-_PAD_FIELD = 0x4246  # "FB", the extra field that torch itself pads with
-_BEFORE = 30 + 20  # bytes of a member's header, and of the 64-bit sizes that stand in it
-_ZERO = (1980, 1, 1, 0, 0, 0)  # of ZIP
+_PAD_FIELD = 0x4246  # "FB", the extra field with which torch pads, too
+_BEFORE = 30 + 20  # bytes of the header of a member, and of its field of 64-bit sizes
+_ZERO = (1980, 1, 1, 0, 0, 0)  # the earliest time that ZIP can store
 
 Ids = npt.NDArray[np.int64]
 
@@ -51,7 +54,7 @@ Ids = npt.NDArray[np.int64]
 
 
 def open_tensor(path: Path) -> FileArray:
-    """Return the tensor in `path`, mapped; raise `InputError` for anything else."""
+    """Map the tensor in the file `path`; raise `InputError` if the file holds anything else."""
     tensor = _load(path, "torch.as_tensor(torch.load(f, weights_only=False))")
     problem = rows_problem(tensor, path.stat().st_size)
     if problem is not None:
@@ -63,22 +66,26 @@ def open_tensor(path: Path) -> FileArray:
 
 
 def read_lists(path: Path) -> tuple[Ids, Ids]:
-    """Return the list of lists of integers in `path`: offsets [rows + 1], numbers [total]."""
+    """Return the list of lists of integers in the file `path`, as `require_lists` does."""
     value = _load(path, "[[int(i) for i in r] for r in torch.load(f, weights_only=False)]")
     return require_lists(value, path.name, path.stat().st_size)
 
 
 def _load(path: Path, plain: str) -> Any:
-    """Load `path`; `plain` is an expression of its content as plain data, of the path ``f``."""
+    """Return the content of the file `path`.
+
+    `plain` is a Python expression for the error message: it loads the file ``f`` as plain data.
+    """
     open_ordinary(path, path.name).close()
     trust = "Loading it could run anything: only if you trust who made it, rewrite it as plain data"
     return load(path, path.name, code="E_LAYOUT", trusted=rewriting(path, plain, trust))
 
 
 def require_lists(value: Any, file: str, size: int) -> tuple[Ids, Ids]:
-    """Return `value`, from a file of `size` bytes, as offsets and numbers of its lists.
+    """Return `value`, a list of lists of integers, as offsets [lists + 1] and numbers [total].
 
-    Raises `InputError` unless it is a list of lists of integers.
+    Raises `InputError` about `file` for any other value, and for lists with more numbers than a
+    file of `size` bytes can hold.
 
     >>> require_lists([[5, 2], [], [7]], "pair_keyword_ids.pt", 100)
     (array([0, 2, 2, 3]), array([5, 2, 7]))
@@ -101,7 +108,7 @@ def require_lists(value: Any, file: str, size: int) -> tuple[Ids, Ids]:
 
 
 def _odd(value: Any, *wanted: type) -> str:
-    """Return a description of `value`, or of the first item of it that is none of `wanted`."""
+    """Return the type of `value`, or of its first item that has none of the types `wanted`."""
     if isinstance(value, list | tuple):
         value = next(one for one in value if type(one) not in wanted)
     return f"a {type(value).__name__}"
@@ -120,9 +127,9 @@ def _not_lists(file: str, problem: str) -> InputError:
 def write_tensor(
     path: Path, blocks: Iterable[bytes | memoryview], dtype: str, shape: tuple[int, ...]
 ) -> None:
-    """Create `path` with the tensor of `dtype` and `shape` whose bytes are `blocks`.
+    """Write the tensor of `dtype` and `shape` whose bytes are `blocks` to the new file `path`.
 
-    Raises `ValueError` for a type without a torch storage, and for another number of bytes.
+    Raises `ValueError` for a type that torch lacks, and for a wrong number of bytes.
     """
     if dtype not in _STORAGES:
         raise ValueError(f"torch has no tensors of {dtype}")
@@ -139,7 +146,7 @@ def write_tensor(
 
 
 def write_lists(path: Path, lists: list[list[int]]) -> None:
-    """Create `path` with `lists` as a pickle of plain data, as torch.save does."""
+    """Write `lists` to the new file `path`, as torch.save does."""
     with _archive(path) as archive:
         with archive.open(_member("data.pkl"), "w", force_zip64=True) as stream:
             pickle.Pickler(stream, 2).dump(lists)
@@ -148,7 +155,7 @@ def write_lists(path: Path, lists: list[list[int]]) -> None:
 
 @contextlib.contextmanager
 def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Create an archive in `path`, to be filled in the block."""
+    """Create an archive at `path`, to be filled in the block."""
     with FileWriter(path) as writer:
         with zipfile.ZipFile(writer, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[call-overload]
             yield archive
@@ -161,7 +168,7 @@ def _member(name: str) -> zipfile.ZipInfo:
 
 
 def _numbers(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
-    """Return the member of the numbers, padded so that they are aligned."""
+    """Return the archive member for the numbers, padded so that they are aligned."""
     member = _member("data/0")
     at = archive.fp.tell() + _BEFORE + len(member.filename) + 4  # type: ignore[union-attr]
     size = -at % _ALIGN
@@ -170,7 +177,7 @@ def _numbers(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
 
 
 def _pickle(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Return the pickle of a contiguous tensor, in torch's opcodes."""
+    """Return the bytes that torch.save pickles for a contiguous tensor."""
     strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
     storage = b"(X\x07\x00\x00\x00storagectorch\n%bStorage\n" % _STORAGES[dtype].encode()
     return b"".join(
@@ -188,5 +195,5 @@ def _tuple(values: Iterable[int]) -> bytes:
 
 
 def _long(value: int) -> bytes:
-    """Return the opcode LONG1 with eight bytes."""
+    """Return the pickle opcode LONG1 for an integer of eight bytes."""
     return b"\x8a\x08" + struct.pack("<q", value)

@@ -1,1 +1,1 @@
-"""JASPER's directory of pairs."""
+"""Import and export of datasets of pairs in the directory layout of JASPER."""

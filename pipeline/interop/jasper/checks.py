@@ -1,7 +1,7 @@
-"""Checks of JASPER's arrays before they are converted: shapes, ranges, references, splits.
+"""Checks of the arrays of JASPER before they are imported: shapes, ranges, references, splits.
 
-Arrays are compared in blocks of rows, so memory is that of a block. The first fault is raised as an
-`InputError` with the file, the row, the value and the limit. All arrays are read once.
+Arrays are read in blocks of rows, so memory is that of a block. The first fault is raised as an
+`InputError` that names the file, the row, the value and the limit.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from .names import ARRAYS
 
 __all__ = ["check_keywords", "check_pairs", "check_shapes", "check_splits", "doubtful_negatives"]
 
-_SLACK = 1e-3  # a cosine in float32, rounded
-_ROWS = 1 << 14
+_SLACK = 1e-3  # tolerance for the rounding of a cosine in float32
+_ROWS = 1 << 14  # rows in a block of negatives
 Ids = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 
 
 def check_shapes(columns: Mapping[str, FileArray], config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the sizes Q, S, K, C, P, N and D; raise where arrays or config.json disagree."""
+    """Return the sizes Q, S, K, C, P, N and D (see `names`), by letter.
+
+    Raises `InputError` if an array has another type, or a size that differs from that of other
+    arrays or of config.json.
+    """
     sizes: dict[str, int] = {}
     origin: dict[str, str] = {}  # where each size comes from
     for letter, key in (("D", "embedding_dim"), ("N", "n_neg")):
@@ -52,7 +56,10 @@ def check_shapes(columns: Mapping[str, FileArray], config: Mapping[str, Any]) ->
 
 
 def check_pairs(columns: Mapping[str, FileArray], sizes: Mapping[str, int]) -> None:
-    """Raise `InputError` unless all numbers of `columns` are finite and in range."""
+    """Raise `InputError` unless all numbers are finite and in range.
+
+    The source of a pair must not be among its negatives.
+    """
     for name in ARRAYS:
         if columns[name].dtype != "<i8":
             _require_finite(columns[name])
@@ -67,7 +74,10 @@ def check_pairs(columns: Mapping[str, FileArray], sizes: Mapping[str, int]) -> N
 
 
 def check_keywords(offsets: Ids, ids: Ids, file: str, sizes: Mapping[str, int]) -> None:
-    """Raise `InputError` unless each pair has a list of rows of keyword_embs."""
+    """Raise `InputError` unless each pair has a list of valid keyword numbers.
+
+    The list of pair i is ``ids[offsets[i]:offsets[i + 1]]``.
+    """
     if len(offsets) - 1 != sizes["P"]:
         raise _fault(file, f"has {len(offsets) - 1} lists, expected {sizes['P']} (pair_index)")
     bad = np.flatnonzero((ids < 0) | (ids >= sizes["K"]))
@@ -78,7 +88,10 @@ def check_keywords(offsets: Ids, ids: Ids, file: str, sizes: Mapping[str, int]) 
 
 
 def check_splits(splits: Mapping[str, Ids], files: Mapping[str, str], pairs: int) -> Ids:
-    """Return the pairs that are in no split; raise for one out of range, or in two splits."""
+    """Return the numbers of the pairs that are in no split.
+
+    Raises `InputError` for a number out of range, and for a pair in two splits or twice in one.
+    """
     owner = np.full(pairs, -1, np.int8)
     names = list(splits)
     for number, (name, rows) in enumerate(splits.items()):
@@ -131,7 +144,10 @@ def _require_finite(column: FileArray) -> None:
 def _require_inside(
     column: FileArray, low: int, limit: int, what: str, *, place: int | None = None
 ) -> None:
-    """Raise for the first number outside `low` to `limit` - 1, in all or the column `place`."""
+    """Raise `InputError` for the first number that is not from `low` to `limit` - 1.
+
+    `place` selects a column of a two-dimensional array; None: the whole array.
+    """
     for start, block in column.blocks():
         found = block if place is None else block[:, place]
         bad = np.argwhere((found < low) | (found >= limit))

@@ -1,9 +1,10 @@
-"""JASPER's steering probabilities and curriculum, converted to those of dataprep and back.
+"""Conversion of JASPER's steering probabilities and curriculum to a curriculum of dataprep, and
+back.
 
 JASPER's builder and loader use different keys. The builder writes ``mode``, ``start_distance``,
-``end_distance`` and ``warmup_epochs``; the loader reads only ``zero_prob_start`` (0.5),
-``zero_prob_end`` (0.1) and ``epochs_total`` (100), with the defaults in brackets for absent keys,
-and moves the probability of ``zero`` linearly whenever there is a curriculum.
+``end_distance`` and ``warmup_epochs``. The loader reads only ``zero_prob_start`` (default 0.5),
+``zero_prob_end`` (0.1) and ``epochs_total`` (100), and moves the probability of ``zero`` linearly
+whenever there is a curriculum.
 
 ========================================  =========================================================
 JASPER                                    dataprep
@@ -11,13 +12,13 @@ JASPER                                    dataprep
 steering_probabilities                    ``probabilities``
 no curriculum, or an empty one            mode ``fixed``
 zero_prob_start, _end, epochs_total       ``zero_start``, ``zero_end``, ``epochs`` (at least 1)
-mode                                      ``mode``; without it ``linear``, as JASPER runs
+mode                                      ``mode``; ``linear`` if absent, as in JASPER's loader
 start_distance, end_distance              nothing: JASPER's loader does not read them
 warmup_epochs                             nothing, for the same reason
 ========================================  =========================================================
 
-dataprep follows `mode`, even where JASPER's loader ignored it; every such case is reported. The
-original keys are kept for the conversion back.
+dataprep follows ``mode``, although JASPER's loader ignores it; a note reports every curriculum that
+is therefore served differently. The original config.json is stored, for the conversion back.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def _probabilities(found: Any) -> tuple[tuple[float, float, float, float], list[
 
 
 def _doubts(given: Mapping[str, Any], curriculum: Curriculum) -> list[str]:
-    """Return notes where dataprep differs from JASPER's loader, or uses defaults."""
+    """Return notes on where dataprep differs from JASPER's loader, or uses its defaults."""
     notes = []
     values = (
         f"from {curriculum.zero_start:g} to {curriculum.zero_end:g} in {curriculum.epochs} epochs"
@@ -118,10 +119,10 @@ def _doubts(given: Mapping[str, Any], curriculum: Curriculum) -> list[str]:
 
 
 def to_jasper(curriculum: Curriculum) -> tuple[dict[str, float], dict[str, Any], list[str]]:
-    """Return JASPER's steering_probabilities and curriculum, and notes on what they lack.
+    """Return JASPER's steering_probabilities and curriculum, and notes on differences.
 
-    The curriculum has the keys of both builder and loader. A fixed one gets equal start and end,
-    since the loader would run 0.5 to 0.1 without them.
+    The curriculum has the mode and the keys of JASPER's loader. A fixed one gets equal start and
+    end: without them the loader would move from 0.5 to 0.1.
     """
     probabilities = dict(zip(VARIANTS, curriculum.probabilities, strict=True))
     start, end = curriculum.zero_start, curriculum.zero_end

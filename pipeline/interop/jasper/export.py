@@ -1,9 +1,9 @@
-"""Export of a dataset of pairs as JASPER's directory, which JASPER's loader reads.
+"""Export of a dataset of pairs to a directory of JASPER, which JASPER's loader reads.
 
-Every array becomes a `.pt` file of the same bytes, keyword ids a pickled list of lists, splits
-NAME_idx.pt. If the dataset was imported from such a directory, config.json, inspection.json and the
-order of splits are the original ones; otherwise config.json is derived from that of dataprep.
-Data without a place in the layout is reported. Memory is a block, and about 40 bytes a keyword.
+Every array becomes a `.pt` file with the same numbers, keyword ids become a pickled list of lists,
+and splits become NAME_idx.pt. If the dataset was imported from JASPER, config.json, inspection.json
+and the order of the splits are restored; otherwise config.json is derived from the manifest. Files
+that the layout has no place for are reported. Memory is a block, and about 40 bytes a keyword.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _OFFSETS = "pair_keyword_offsets"
 def export_jasper(
     manifest: ArrayManifest, source: Path, root: Path, *, done: Done | None = None
 ) -> list[str]:
-    """Write the dataset of pairs in `source` into `root`, an empty directory, in JASPER's layout.
+    """Write the dataset in `source`, which `manifest` describes, to `root`, an empty directory.
 
-    Returns notes on lost or doubtful data. Raises `UsageError` for a dataset of another kind.
+    Returns notes on lost or doubtful data. Raises `UsageError` unless it is a dataset of pairs.
     """
     pairs = manifest.pairs
     if pairs is None:
@@ -77,7 +77,7 @@ def export_jasper(
 
 
 def _lost(tensors: dict[str, Tensor], pairs: dict[str, Any]) -> list[str]:
-    """Return the names of tensors that are not exported; an import creates crc32.npy anew."""
+    """Return the names of the tensors left over that an import would not create anew."""
     own = {"files/crc32.npy"} | ({f"splits/{UNASSIGNED}"} if FOREIGN in pairs else set())
     return [name.removeprefix("files/") for name in tensors if name not in own]
 
@@ -93,7 +93,10 @@ def _lists(offsets: npt.NDArray[Any], ids: npt.NDArray[Any]) -> list[list[int]]:
 
 
 def _write_splits(tensors: dict[str, Tensor], source: Path, root: Path) -> list[str]:
-    """Write the splits in their original order; return notes on those unknown to JASPER."""
+    """Write the splits, in their original order if it is stored; take them out of `tensors`.
+
+    Returns notes on splits that JASPER's loader does not read.
+    """
     notes = []
     for name in [one.removeprefix("splits/") for one in tensors if one.startswith("splits/")]:
         if name == UNASSIGNED:
@@ -107,12 +110,12 @@ def _write_splits(tensors: dict[str, Tensor], source: Path, root: Path) -> list[
 
 
 def _in_order(source: Path, kept: Tensor, split: Tensor) -> bytes:
-    """Return the numbers of a split in the original order, without the header of .npy."""
+    """Return the bytes of the pair numbers of a split in the original order."""
     return b"".join(read_blocks(source, kept))[-split.bytes :]
 
 
 def _config(manifest: ArrayManifest, pairs: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return a config.json for a dataset that JASPER did not make, with notes."""
+    """Return the config.json for a dataset that JASPER did not make, and notes on it."""
     curriculum = msgspec.convert(pairs.get("curriculum") or {}, Curriculum)
     probabilities, schedule, notes = to_jasper(curriculum)
     seed = manifest.options.get("seed", 0)

@@ -1,8 +1,8 @@
-"""Import of JASPER's directory as a dataset of pairs, which can be exported again without loss.
+"""Import of a directory of JASPER as a dataset of pairs, without loss.
 
-All checks of `checks` come first. Arrays are copied unchanged; a split that is not in increasing
-order keeps its order in NAME_order.npy; pairs in no split go to the split ``unassigned``; the
-original config.json is stored under ``pairs.foreign``.
+All data is checked first (see `checks`). Arrays are copied unchanged. If a split is not in
+increasing order, its order is stored in NAME_order.npy. Pairs in no split go to the split
+``unassigned``. The original config.json is stored under ``pairs.foreign``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats.manifest.arrays import FOREIGN, ArrayManifest
+from dataprep.formats.manifest.arrays import FOREIGN
 from dataprep.formats.manifest.common import InputEntry, RecordCounts
 from dataprep.formats.write.dataset_writer import ArrayWriter
 
@@ -36,7 +36,7 @@ from .read import JasperDirectory, JasperForm, open_jasper
 __all__ = ["UNASSIGNED", "import_jasper", "order_name"]
 
 UNASSIGNED = "unassigned"
-"""Split of the pairs that are in no split of JASPER's."""
+"""Name of the split for pairs that are in no split of the directory."""
 Ids = npt.NDArray[np.int64]
 
 
@@ -47,10 +47,10 @@ def order_name(split: str) -> str:
 
 def import_jasper(
     directory: Path, root: Path, *, prefer: JasperForm | None = None, done: Done | None = None
-) -> tuple[ArrayManifest, list[str]]:
-    """Write the dataset of pairs that `directory` holds into `root`, an empty directory.
+) -> list[str]:
+    """Import `directory` as a dataset in `root`, an empty directory.
 
-    Returns the manifest, and notes on doubtful data. Raises `InputError` for the first fault.
+    Returns notes on doubtful data. Raises `InputError` for the first fault.
     """
     with open_jasper(directory, prefer) as jasper:
         sizes = check_shapes(jasper.columns, jasper.config)
@@ -70,12 +70,12 @@ def import_jasper(
             "curriculum": msgspec.to_builtins(curriculum), FOREIGN: jasper.config,
         }  # fmt: skip
         count = sizes["P"]
-        manifest = writer.finish_arrays(
+        writer.finish_arrays(
             kind="pairs", rows=count, inputs=_inputs(directory, jasper, digests, count),
             records=RecordCounts(read=count, written=count, rejected={}, blank_lines=0),
             options={"layout": "jasper"}, pairs=pairs,
         )  # fmt: skip
-        return manifest, notes
+        return notes
 
 
 def _write_arrays(
@@ -123,7 +123,10 @@ def _write_splits(writer: ArrayWriter, jasper: JasperDirectory, rest: Ids) -> No
 def _inputs(
     directory: Path, jasper: JasperDirectory, digests: dict[str, str], pairs: int
 ) -> tuple[InputEntry, ...]:
-    """Return an input for each file, first the one whose rows are the pairs."""
+    """Return the inputs for config.json: each file, first the one whose rows are the pairs.
+
+    `digests` has the SHA-256 of the numbers of each array; those of splits and config are added.
+    """
     for name, rows in jasper.splits.items():
         digests[f"{name}_idx"] = hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()
     digests["config"] = hashlib.sha256(

@@ -1,8 +1,9 @@
-"""Names in JASPER's dataset directory: files, arrays with their types and shapes, and splits.
+"""Layout of a directory of JASPER: names of files and splits, types and shapes of arrays.
 
-The layout is that of the RAG_supporters package (its dataset of question, steering and source with
-hard negatives). Arrays have the same names in a dataset of dataprep; sizes are Q questions, S
-sources, K keywords, C clusters, P pairs, N negatives for each pair, D numbers in a vector.
+The layout is that of the RAG_supporters package: its dataset of questions, steering vectors and
+sources with hard negatives. Arrays have the same names in a dataset of dataprep. In shapes, Q is
+the number of questions, S of sources, K of keywords, C of clusters, P of pairs, N of negatives for
+each pair, and D of numbers in a vector.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ WHOLE = ("<i8",)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArraySchema:
-    """Requirements of an array: one of `dtypes`, and a shape of numbers and of sizes by letter."""
+    """Type (one of `dtypes`) and shape (of integers and letters, see above) of an array."""
 
     dtypes: tuple[str, ...]
     shape: tuple[str | int, ...]
 
     @property
     def table(self) -> bool:
-        """Return whether its rows are referenced by pairs, instead of being pairs."""
+        """Return whether pairs refer to the rows of the array, instead of being its rows."""
         return self.shape[0] != "P"
 
 
@@ -45,15 +46,16 @@ ARRAYS: Mapping[str, ArraySchema] = {
     "steering_residual": ArraySchema(dtypes=SINGLE, shape=("P", "D")),
     "centroid_distances": ArraySchema(dtypes=SINGLE, shape=("P",)),
 }
-"""Arrays, each a tensor in NAME.pt."""
+"""Arrays by name; each is a tensor in NAME.pt."""
 
 KEYWORDS = "pair_keyword_ids"
-"""Pickled list of a list of ids for each pair; in dataprep pair_keyword_offsets and _ids."""
+"""Name of the keyword ids: in NAME.pt a list with a list of ids for each pair; in a dataset of
+dataprep the values of those lists, beside the array pair_keyword_offsets."""
 
 SPLITS = ("train", "val", "test")
-"""Splits, each a tensor of pair numbers in NAME_idx.pt."""
+"""Names of splits; each is a tensor of pair numbers in NAME_idx.pt."""
 
 INSPECTION = "inspection.json"
 
 H5_NAME = "dataset.h5"
-"""All of them in one file, beside config.json, which it needs."""
+"""File that holds all arrays, keyword ids and splits instead of `.pt` files."""

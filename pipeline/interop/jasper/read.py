@@ -1,9 +1,9 @@
-"""Reader of JASPER's directory: its `.pt` files, or its dataset.h5.
+"""Reader of a directory of JASPER, in either form: `.pt` files, or dataset.h5.
 
-Only tensors and lists are unpickled (see `torch_file`). Where both forms exist they must be equal,
-since JASPER's loader takes dataset.h5 even where the `.pt` files are newer. Keyword ids are int32
-in dataset.h5, in one data set for each pair. JASPER's loader does not read its splits; they are
-read here.
+Only tensors and lists are unpickled (see `torch_file`). If both forms exist, they must hold the
+same numbers, since JASPER's loader reads dataset.h5 even if the `.pt` files are newer. In
+dataset.h5, keyword ids are int32, in one data set for each pair. JASPER's loader ignores the splits
+in dataset.h5; this module reads them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JasperDirectory:
-    """Content of a directory; `files` are the names of splits and lists in messages."""
+    """Content of a directory of JASPER.
+
+    The keyword ids of pair i are ``ids[offsets[i]:offsets[i + 1]]``. `files` has the names of
+    splits and keyword lists for messages; `left_out` names files that are not part of the layout.
+    """
 
     form: JasperForm
     config: dict[str, Any]
@@ -55,9 +59,9 @@ class JasperDirectory:
 
 @contextlib.contextmanager
 def open_jasper(directory: Path, prefer: JasperForm | None = None) -> Iterator[JasperDirectory]:
-    """Open `directory` inside the block; `prefer` chooses where both forms exist.
+    """Open `directory` for the time of the block; `prefer` chooses the form if both exist.
 
-    Raises `InputError` for files that are missing, invalid, or different in the two forms.
+    Raises `InputError` for missing or invalid files. Without `prefer`, two forms must be equal.
     """
     forms: list[JasperForm] = []
     if any((directory / f"{name}.pt").exists() for name in ARRAYS):
@@ -117,7 +121,7 @@ def _open_h5(directory: Path) -> Iterator[JasperDirectory]:
 
 
 def _h5_lists(file: h5py.File, place: str, pairs: int, path: Path) -> tuple[Ids, Ids]:
-    """Return offsets and numbers of the lists in data sets 0, 1, ... of the group `place`."""
+    """Return offsets and values of the lists in data sets 0, 1, ... of the group `place`."""
     if len(group(file, place)) != pairs:
         raise damaged(f"{path.name}:{place}", f"has {len(group(file, place))} lists, not {pairs}")
     lists, left = [], path.stat().st_size
@@ -133,7 +137,7 @@ def _h5_lists(file: h5py.File, place: str, pairs: int, path: Path) -> tuple[Ids,
 
 
 def split_rows(column: FileArray) -> Ids:
-    """Return the pair numbers of a split."""
+    """Return the pair numbers of a split; raise `InputError` unless `column` is int64 [n]."""
     if column.dtype != "<i8" or len(column.shape) != 1:
         raise InputError(
             f"expected a list of int64, found {column.dtype} {list(column.shape)}",
@@ -177,7 +181,7 @@ def _bytes_of(path: Path, limit: int) -> bytes:
 
 
 def _left_out(directory: Path, taken: set[str]) -> tuple[str, ...]:
-    """Return the files that are not converted, except those of the other form."""
+    """Return the names of the files that are part of neither form."""
     known = {f"{name}.pt" for name in (*ARRAYS, KEYWORDS)} | {f"{name}_idx.pt" for name in SPLITS}
     known |= {CONFIG_NAME, INSPECTION, H5_NAME} | taken
     with storage_errors(directory):
@@ -185,7 +189,7 @@ def _left_out(directory: Path, taken: set[str]) -> tuple[str, ...]:
 
 
 def _require_same(directory: Path, one: JasperDirectory, other: JasperDirectory) -> None:
-    """Raise `InputError` unless both forms hold the same numbers."""
+    """Raise `InputError` unless both forms, `one` from dataset.h5, hold the same numbers."""
     difference = _difference(one, other)
     if difference is None:
         return
@@ -199,7 +203,7 @@ def _require_same(directory: Path, one: JasperDirectory, other: JasperDirectory)
 
 
 def _difference(one: JasperDirectory, other: JasperDirectory) -> tuple[str, str] | None:
-    """Return a difference, and the .pt file that holds it."""
+    """Return a description of the first difference and its .pt file; None if there is none."""
     for name, column in one.columns.items():
         found = _column_difference(column, other.columns[name])
         if found:
