@@ -18,13 +18,11 @@ from typing import IO, NamedTuple
 
 import dataprep
 
+from ..plan.unit_size import SMALL_UNIT_BYTES, UNIT_BYTES, unit_bytes
 from ..read.process_limits import new_note
 
 __all__ = ["Launched", "ahead", "launch", "likely_units", "release"]
 
-_SMALL_INPUT = 256 << 20
-_SMALL_UNIT_BYTES = 8 << 20
-_UNIT_BYTES = 32 << 20  # of more than a small input; see `plan.unit_bytes`
 _WHOLE = (".gz", ".zst")  # compressed files are not cut
 _MAX_LOOKS = 10_000
 
@@ -83,11 +81,10 @@ def likely_units(inputs: Sequence[str], enough: int) -> int:
     for looks, path in enumerate(path for given in inputs for path in _files(given)):
         with contextlib.suppress(OSError):
             size = path.stat().st_size
-            total += min(size, _SMALL_UNIT_BYTES) if path.suffix in _WHOLE else size
-        if total >= enough * _UNIT_BYTES or looks == _MAX_LOOKS:
+            total += min(size, SMALL_UNIT_BYTES) if path.suffix in _WHOLE else size
+        if total >= enough * UNIT_BYTES or looks == _MAX_LOOKS:
             break
-    unit = _SMALL_UNIT_BYTES if total < _SMALL_INPUT else _UNIT_BYTES
-    return min(enough, -(-total // unit))
+    return min(enough, -(-total // unit_bytes(total)))
 
 
 def _files(given: str) -> Iterator[Path]:

@@ -1,1 +1,1 @@
-"""Planning: the units of a build, its splits, its tokenizer, and what it will take."""
+"""Planning: the units of a build, the splits of its documents, and a sample of its inputs."""

@@ -1,6 +1,6 @@
-"""Inputs that look like splits of their own: ``test.jsonl``, ``data/test-00000-of-00004.parquet``.
+"""Inputs that are named like splits: ``test.jsonl``, ``data/test-00000-of-00004.parquet``.
 
-The names are those that the `datasets` library goes by:
+The names are those by which the `datasets` library recognizes splits:
 https://huggingface.co/docs/datasets/repository_structure
 """
 
@@ -26,11 +26,11 @@ _WORDS = {
 _LONGEST_FIRST = "|".join(sorted(_WORDS, key=len, reverse=True))
 _WORD = re.compile(rf"(?:^|[-._ 0-9])({_LONGEST_FIRST})(?=[-._ 0-9]|$)", re.IGNORECASE)
 _WHOLE = re.compile(rf"({_LONGEST_FIRST})(?:-\d+-of-\d+)?", re.IGNORECASE)
-_LISTED = 8  # inputs that a command names one by one
+_LISTED = 8  # inputs at most that a command lists
 
 
 class NamedSplitOptions(Protocol):
-    """Options that the notes about splits read."""
+    """Interface of the options that `named_split_notes` reads."""
 
     @property
     def input(self) -> tuple[str, ...]: ...  # noqa: D102
@@ -41,7 +41,7 @@ class NamedSplitOptions(Protocol):
 
 
 def split_in_name(name: str) -> str | None:
-    """Return train, val or test where the path `name` says one: its file, else its folders.
+    """Return train, val or test if the path `name` has a word for it, in its file or a folder.
 
     >>> split_in_name("data/validation-00000-of-00004.parquet"), split_in_name("attest.jsonl")
     ('val', None)
@@ -55,10 +55,11 @@ def split_in_name(name: str) -> str | None:
 
 
 def named_splits(sources: Sequence[Source], hf_split: str | None = None) -> dict[str, list[Source]]:
-    """Return the inputs that are named like splits, by split; nothing if they can all go together.
+    """Return the inputs that are named like splits, by split, if these should be built separately.
 
-    They cannot where some are training data and others are not, where all are held out, or where a
-    file is called nothing but, say, ``test``. A folder ``test`` among others may be anything.
+    That is so if inputs for training and held-out inputs are named, if all inputs are held out, or
+    if a file has no other name than, say, ``test``. Otherwise the result is empty: one folder
+    ``test`` among others may hold anything.
     """
     found: dict[str, list[Source]] = {}
     for source in sources:
@@ -81,9 +82,10 @@ def named_split_notes(
     shares: Mapping[str, float | int | None],
     kind: str = "",
 ) -> Iterator[str]:
-    """Say which inputs look like splits, and the command that builds each of them by itself.
+    """Yield a note on inputs that are named like splits, and commands that build them separately.
 
-    Nothing is said of one split that all of it goes to one. `kind` stands in the commands.
+    There is no note if all inputs belong to one split, and all records go to one. `shares` are
+    those of the splits of the build; `kind` is the value of ``--kind`` in the commands.
     """
     found = named_splits(sources, options.hf_split)
     if not found and (split := _only_folder(options)):
@@ -105,7 +107,7 @@ def named_split_notes(
 
 
 def _only_folder(options: NamedSplitOptions) -> str | None:
-    """Return the split that a single folder is named after, exactly: data/test."""
+    """Return val or test if the only input is a folder with a word for it as its name."""
     if len(options.input) != 1 or not Path(options.input[0]).is_dir():
         return None
     split = _WORDS.get(Path(options.input[0]).name.lower())
@@ -118,7 +120,7 @@ def _named(inputs: Sequence[Source]) -> str:
 
 
 def _spelled(inputs: Sequence[Source], sources: Sequence[Source]) -> list[str]:
-    """Return what to give as --input for exactly these of all `sources`: patterns if possible."""
+    """Return values of --input that select `inputs` of all `sources`, one pattern if possible."""
     paths = sorted(source.path for source in inputs)
     folder = os.path.commonpath(paths)
     if len(paths) == 1:
@@ -137,7 +139,7 @@ def _spelled(inputs: Sequence[Source], sources: Sequence[Source]) -> list[str]:
 
 
 def _short(path: str) -> str:
-    """`path` from the working directory, if it is in there."""
+    """Return `path` relative to the working directory if it is inside."""
     if path.startswith("hf:"):
         return path
     found = os.path.relpath(path)

@@ -2,8 +2,8 @@
 
 A build is cut into units: byte ranges of plain files, whole compressed files, row groups, row
 ranges. The cuts depend on the sizes of the inputs alone, so they are the same for any number of
-workers, and nothing is read to find them. A unit can be done anywhere, given the plan and its
-number: see `execute.task`.
+workers, and no records are read to find them. Any process can do a unit, given the plan and the
+number of the unit: see `execute.task`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataprep.formats.errors import IntegrityError
 from dataprep.formats.storage import storage_errors
 
 from ..own_files import read_own
-from ..read.fingerprints import CHUNK_BYTES
 from ..read.huggingface import hf_rows
 from ..read.parquet import parquet_row_groups
 from ..read.reader import ReadOptions
 from ..read.records import Span
 from ..read.sources import Source
+from .unit_size import unit_bytes
 
 __all__ = [
     "PLAN_NAME",
@@ -35,29 +35,25 @@ __all__ = [
     "load_plan",
     "make_units",
     "plan_key",
-    "unit_bytes",
 ]
 
 PLAN_NAME = "plan.json"
 """Name of the plan in the staging directory."""
 
-_SMALL_INPUT = 256 << 20
-_UNIT_BYTES = 32 << 20
-_MAX_UNITS = 4096
-_MAX_SPANS = 4096
+_MAX_SPANS = 4096  # in a unit
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """Work of one task: spans in order."""
+    """Part of the input that is done as one task: spans in order."""
 
     number: int
     spans: tuple[Span, ...]
     size: int
-    """Bytes of input, the measure of progress."""
+    """Stored bytes of the spans, by which progress is measured."""
 
 
 class Splitting(msgspec.Struct, frozen=True, kw_only=True):
-    """Rule that assigns documents to splits; `ends` is empty where the commit decides."""
+    """Rule that assigns documents to splits; `ends` is empty if exact sizes are asked for."""
 
     names: tuple[str, ...]
     ends: tuple[str, ...]
@@ -70,9 +66,9 @@ P_co = TypeVar("P_co", covariant=True)
 
 
 class Plan(msgspec.Struct, Generic[P_co], frozen=True, kw_only=True):
-    """Plan of a build, as it lies in the staging directory; equal plans give equal units.
+    """Plan of a build, as stored in the staging directory; equal plans give equal results.
 
-    `payload` is what the tasks of the kind need besides.
+    `payload` holds what only tasks of this kind of build need.
     """
 
     key: str
@@ -120,23 +116,6 @@ def plan_key(parts: object) -> str:
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:16]
 
 
-def unit_bytes(total: int) -> int:
-    """Return the bytes of input of a unit: a power of two, from the total alone.
-
-    8 MiB for small inputs, so that two workers share them evenly; then 32 MiB, and from 128 GiB on
-    enough to keep the number of units (and so of files) near 4,096.
-
-    >>> [unit_bytes(n << 20) for n in (1, 256, 7_000, 10_000_000)]
-    [8388608, 33554432, 33554432, 4294967296]
-    """
-    if total < _SMALL_INPUT:
-        return CHUNK_BYTES
-    size = _UNIT_BYTES
-    while size * _MAX_UNITS < total:
-        size *= 2
-    return size
-
-
 def make_units(sources: tuple[Source, ...], read: ReadOptions) -> tuple[Unit, ...]:
     """Cut `sources` into units, in order; small neighbours share one."""
     builder = UnitBuilder(unit_bytes(sum(source.size for source in sources)))
@@ -163,14 +142,14 @@ class UnitBuilder:
         self._size = 0
 
     def add(self, span: Span, size: int) -> None:
-        """Add a span of `size` bytes that is not cut."""
+        """Add a span of `size` stored bytes, all of it to one unit."""
         if self._spans and (self._size + size > self._limit or len(self._spans) >= _MAX_SPANS):
             self._close()
         self._spans.append(span)
         self._size += size
 
     def add_bytes(self, number: int, source: Source) -> None:
-        """Add a file that may be cut anywhere, or, if it is compressed, nowhere."""
+        """Add a file, cut into ranges of bytes unless it is compressed."""
         if not source.splittable or source.size == 0:
             self.add(Span(number, 0, source.size), source.size)
             return
@@ -191,7 +170,7 @@ class UnitBuilder:
         self.add(Span(number, start, len(groups)), source.size * size // stored)
 
     def add_rows(self, number: int, rows: int, size: int) -> None:
-        """Add rows of equal size, `size` bytes in all."""
+        """Add the `rows` rows of an input of `size` bytes, cut into ranges of rows."""
         step = max(1, self._limit * rows // max(1, size))
         for start in range(0, max(rows, 1), step):
             stop = min(start + step, rows)

@@ -1,7 +1,7 @@
-"""Sample of the inputs: engines are compared on it, and estimates made from it.
+"""Sample of the inputs, on which engines are compared and from which estimates are made.
 
-The first records of up to eight units, evenly spread: a fraction of a second and some megabytes,
-whatever the size of the inputs, and of a record in them.
+It holds the first records of up to eight units, evenly spaced. Taking it costs a fraction of a
+second and some megabytes, however large the inputs and the records in them are.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from .splits import FEW_KEYS
 __all__ = ["Sample", "take_sample"]
 
 _PLACES = 8
-_SPANS = 16  # of one unit: small files stand many in a unit
-_TRIES = 16  # blocks without a usable record
+_SPANS = 16  # that are read of one unit, which may have thousands of small files
+_TRIES = 16  # blocks that are read of a span if their texts are short of the wanted size
 _BOM = "\ufeff"
 
 
 @dataclass(kw_only=True, slots=True)
 class Sample:
-    """`texts`, cut short where they are long, and what was seen around them.
+    """Sample of texts, some of them truncated, and measurements made while it was read.
 
-    `stored_bytes` of input hold `documents` with `text_bytes` of text. Of these, `read_bytes` were
-    read, in `seconds`, and `kept_bytes` are in `texts`.
+    `stored_bytes` bytes of input hold `documents` documents with `text_bytes` bytes of text. Of the
+    text, `read_bytes` were read, in `seconds`, and `kept_bytes` are in `texts`.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -44,10 +44,10 @@ class Sample:
     rejects: int = 0
     seconds: float = 0.0
     keys: set[bytes] = field(default_factory=set)
-    """Distinct values of the field that decides the split, a few more than are counted."""
+    """Distinct split keys; none are added once there are more than `FEW_KEYS`."""
 
     def keep(self, texts: Iterable[str], room: int) -> int:
-        """Keep the first `room` bytes of `texts`; returns the bytes that all of them have."""
+        """Add the first `room` bytes of `texts` to the sample; return the bytes of all of them."""
         total = 0
         for text in texts:
             data = text.encode()
@@ -59,7 +59,7 @@ class Sample:
         return total
 
     def excerpts(self, count: int, characters: int) -> list[str]:
-        """At most `count` texts from all over the sample, cut to `characters`."""
+        """Return at most `count` texts, evenly spaced in the sample, each cut to `characters`."""
         step = max(1, len(self.texts) // count)
         return [text[:characters] for text in self.texts[::step][:count]]
 
@@ -67,9 +67,9 @@ class Sample:
 def take_sample(
     sources: Sequence[Source], units: Sequence[Unit], read: ReadOptions, block_bytes: int
 ) -> Sample:
-    """Read about `block_bytes` of text at each of up to eight places, and keep no more.
+    """Return a sample of about `block_bytes` of text from each of up to eight units.
 
-    Where there are fewer places because files are compressed, more is read at each.
+    If there are fewer units, more is read from those that are compressed files.
     """
     sample = Sample()
     step = max(1, len(units) // _PLACES)
@@ -89,7 +89,7 @@ def take_sample(
 
 
 def _look_at_records(sample: Sample, source: Source, reader: SpanReader, room: int) -> int:
-    """Add the first usable records of a span; returns bytes of text."""
+    """Add the first usable records of a span to `sample`; return their bytes of text."""
     started = time.perf_counter()
     stored = found = 0
     with contextlib.closing(cast("Generator[Batch]", reader.batches())) as batches:
@@ -112,7 +112,7 @@ def _look_at_records(sample: Sample, source: Source, reader: SpanReader, room: i
 
 
 def _look_at_file(sample: Sample, source: Source, reader: SpanReader, room: int) -> int:
-    """Add the beginning of a file that is one document; returns its bytes of text."""
+    """Add the beginning of a file that is one document to `sample`; return its bytes of text."""
     started = time.perf_counter()
     data, stored = reader.head(room)
     sample.seconds += time.perf_counter() - started

@@ -1,10 +1,10 @@
 """Assignment of documents to splits by a keyed hash of the text, or of a field.
 
-A document's place depends on nothing but its key and the seed, so data can be added, reordered or
-re-sharded and no document changes sides, and equal documents are never in two splits. Exact sizes
-(`--split-mode count`) need all hashes: the cut points are found in two passes with constant
-memory. There documents with one key are cut apart by record id where a boundary falls among them:
-equal documents can then stand in two splits, which a ratio never does.
+A document's split depends only on its key and the seed: when data is added, reordered or
+re-sharded, no document changes its split, and documents with equal keys are in the same split.
+Exact sizes (`--split-mode count`) need all hashes: the cut points are found in two passes with
+constant memory. If a cut falls among documents with one key, these are divided by record id; so
+only with exact sizes can equal documents be in two splits.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ __all__ = [
 
 Hashes = npt.NDArray[np.uint64]
 HashedDocuments = tuple[Hashes, npt.NDArray[np.int64]]
+"""Hashes of the keys of some documents, and the record ids of these documents."""
 
 FEW_KEYS = 100
-"""Distinct keys up to this number are counted; beyond it is enough that there are more."""
+"""Distinct keys are counted up to this number; beyond it, only that there are more is noted."""
+
 _BUCKET_BITS = 16
-_VERY_FEW_KEYS = 10  # shares can be far off
+_VERY_FEW_KEYS = 10  # with so few, sizes can be far from the shares
 
 
 def ordered_names(names: Iterable[str]) -> list[str]:
-    """Return splits in the order in which they take their part: by name, `train` last.
+    """Return the names of splits in the order of their parts of the hashes: `train` last.
 
     >>> ordered_names(["train", "val", "test"])
     ['test', 'val', 'train']
@@ -54,7 +56,7 @@ def hash_keys(keys: Sequence[bytes], seed: int) -> Hashes:
 
 
 def add_keys(known: set[int], hashes: Hashes) -> None:
-    """Add `hashes` to those that are `known`, until they are more than `FEW_KEYS`.
+    """Add `hashes` to the set `known`, unless it already has more than `FEW_KEYS`.
 
     >>> known = {1}
     >>> add_keys(known, np.array([1, 2, 2], np.uint64))
@@ -66,7 +68,7 @@ def add_keys(known: set[int], hashes: Hashes) -> None:
 
 
 def thresholds(ratios: Sequence[float]) -> list[int]:
-    """Return where each part of [0, 2**64) ends; the last ends at 2**64 exactly.
+    """Return the ends of parts of [0, 2**64) of the sizes `ratios`; the last is 2**64 exactly.
 
     >>> thresholds([0.5, 0.5]) == [2**63, 2**64]
     True
@@ -79,7 +81,7 @@ def thresholds(ratios: Sequence[float]) -> list[int]:
 
 
 def assign(hashes: Hashes, ends: Sequence[int]) -> npt.NDArray[np.intp]:
-    """Return the number of the part that each hash falls in; `ends` as from `thresholds`."""
+    """Return the number of the part in which each hash lies; `ends` are from `thresholds`."""
     inner = np.array([min(end, (1 << 64) - 1) for end in ends[:-1]], np.uint64)
     parts = np.searchsorted(inner, hashes, "right")
     for number, end in enumerate(ends[:-1]):  # an end at 2**64 leaves nothing for later parts
@@ -89,12 +91,12 @@ def assign(hashes: Hashes, ends: Sequence[int]) -> npt.NDArray[np.intp]:
 
 
 def exact_sizes(shares: Sequence[float | int | None], total: int) -> list[int]:
-    """Return how many of `total` documents each part takes; None takes the rest.
+    """Return how many of `total` documents each part takes.
 
-    Shares are rounded to the nearest number (half to even), or all of them down where that would
-    take more than there is. Without a rest, the last part takes what rounding leaves. A size that
-    `total` cannot give is returned as it is asked: the sum is then more than `total`, or the rest
-    negative.
+    A share is a fraction, a number of documents, or None for the rest. Fractions are rounded to
+    the nearest number (half to even), or all down if the sum would exceed `total`. Without a None,
+    which numbers of documents require, the last part takes what rounding leaves. The rest is
+    negative if the others exceed `total`.
 
     >>> exact_sizes([10, 0.25, None], 100), exact_sizes([0.29, 0.71], 100)
     ([10, 25, 65], [29, 71])
@@ -115,9 +117,9 @@ def cut_points(
 ) -> list[tuple[int, int]]:
     """Return the (hash, record id) at which each part but the last ends, exclusive.
 
-    `parts` gives the hashes and record ids of all documents, twice. Memory: 16 bytes for each
-    document whose hash is in a bucket of 2**48 values with a cut, about a 65,536th of all for each
-    cut, unless many have the same key.
+    `sizes` are the numbers of documents of the parts. `parts` is called twice, and each time yields
+    all documents. Memory: hashes are counted in 65,536 buckets, and the documents in the bucket of
+    each cut take 16 bytes each; these are few unless many documents have the same key.
     """
     ranks = np.cumsum(sizes)[:-1].tolist()
     histogram = np.zeros(1 << _BUCKET_BITS, np.int64)
@@ -147,7 +149,7 @@ def _collect(
 
 
 def _at_rank(members: list[HashedDocuments], rank: int) -> tuple[int, int]:
-    """Return the document at `rank` by (hash, record id), or one after all others."""
+    """Return the (hash, record id) at `rank` in sorted order, or one greater than all."""
     if rank >= sum(len(records) for _, records in members):
         return 1 << 64, 0
     hashes = np.concatenate([hashes for hashes, _ in members])
@@ -159,7 +161,7 @@ def _at_rank(members: list[HashedDocuments], rank: int) -> tuple[int, int]:
 def assign_exactly(
     hashes: Hashes, records: npt.NDArray[np.int64], cuts: Sequence[tuple[int, int]]
 ) -> npt.NDArray[np.intp]:
-    """Return the part of each document, by comparing (hash, record id) with the cut points."""
+    """Return the number of the part of each document; `cuts` are from `cut_points`."""
     parts = np.zeros(len(hashes), np.intp)
     for cut_hash, cut_record in cuts:
         if cut_hash >> 64:
@@ -178,12 +180,12 @@ def split_notes(
     exact: bool = False,
     sampled: bool = False,
 ) -> Iterator[str]:
-    """Say which splits were to have documents and got none, and why.
+    """Yield a note if a split that should have documents has none, or if split keys are very few.
 
-    `sizes` are the documents of each split; `shares` what was asked for (0 asks for nothing, None
-    for the rest). `key` is the field that decides the split, if one does, which has `keys` distinct
-    values, or more than `FEW_KEYS`; `exact`: the sizes were given as numbers;
-    `sampled`: the values are those of a sample.
+    `sizes` are the numbers of documents of the splits, `shares` what the user asked for (0 for no
+    documents, None for the rest). `key` is the field that decides the split, if one does, and
+    `keys` its number of distinct values, which is not exact over `FEW_KEYS`. `exact` says that
+    exact sizes were asked for, `sampled` that `keys` is from a sample.
 
     >>> list(split_notes({"train": 3, "val": 0}, {"train": 0.9, "val": 0.1}))[0][:30]
     'nothing fell to the split val:'

@@ -14,7 +14,7 @@ from .plan import make_units
 
 __all__ = ["iterate_texts"]
 
-_NOWHERE = Path(os.devnull)  # nothing below it is an input
+_NOWHERE = Path(os.devnull)  # as the output directory: it can contain no input
 
 
 def iterate_texts(

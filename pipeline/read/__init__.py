@@ -1,1 +1,1 @@
-"""Reading inputs: from files and tables to batches of records."""
+"""Readers of inputs: files and tables become batches of records."""

@@ -1,8 +1,8 @@
-"""Files that hold arrays with a shape: .npy, .npz, .safetensors and .pt, read in blocks of rows.
+"""Array files (.npy, .npz, .safetensors and .pt), read in blocks of rows.
 
-Every size in a header is compared with the size of the file before memory is allocated. No pickle
-that could run code is loaded. The members of a .npz are read front to back side by side, stored or
-compressed; of the other files any rows can be read.
+Every size in a header is compared with the size of the file before memory is allocated. A pickle
+that could run code is refused. The members of a .npz, stored or compressed, are read front to back,
+a block of each in turn; of the other files any rows can be read.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .sources import Source, changed_error, check_unchanged, input_error, readin
 __all__ = ["ARRAYS", "ARRAY_NAME", "SLICEABLE", "ArrayFile", "ArrayLayout", "open_array_file"]
 
 ARRAYS = ("npy", "safetensors", "npz", "pt")
-"""Formats of files that hold arrays with a shape."""
+"""Formats of array files."""
 SLICEABLE = ("npy", "safetensors", "pt")
-"""Those of `ARRAYS` of which any rows can be read without the others."""
+"""Those of `ARRAYS` in which any rows can be read without the rows before."""
 ARRAY_NAME = "embedding"
-"""Name of the array in a file that holds one without a name."""
+"""Name given to the array of a file that holds a single one, without a name."""
 
 _AGAIN = "Fetch or write the file again."
 _UNUSABLE = ("E_PICKLE", "E_SHAPE", "E_ORDER")  # codes of arrays that are sound, but of no use here
@@ -47,9 +47,10 @@ Array = npt.NDArray[Any]
 
 
 class ArrayLayout(NamedTuple):
-    """One array: `rows` rows of `shape` and numpy type `dtype`, `stride` bytes apart.
+    """Layout of an array in its file: `rows` rows of `shape` and `dtype`, `stride` bytes apart.
 
-    The first starts at byte `offset` of the file or member. bfloat16 is given as uint16.
+    The first row starts at byte `offset` of the file or .npz member. For bfloat16, `dtype` is
+    uint16.
     """
 
     dtype: np.dtype[Any]
@@ -61,22 +62,22 @@ class ArrayLayout(NamedTuple):
 
 
 class ArrayFile(Protocol):
-    """An open file of arrays."""
+    """Interface of open array files."""
 
     @property
     def layouts(self) -> Mapping[str, ArrayLayout]:
-        """Return the arrays by name."""
+        """Return the layouts of the arrays by name."""
 
     def read(self, name: str, start: int, stop: int) -> Array:
-        """Return rows of an array; those of a .npz must be read in order."""
+        """Return the rows `start` to `stop` of an array; in a .npz they must be read in order."""
 
     def decoding(self) -> AbstractContextManager[None]:
-        """Return a context that turns errors of a library into an `InputError`."""
+        """Return a context in which errors of the library that reads become an `InputError`."""
 
 
 @contextlib.contextmanager
 def open_array_file(source: Source) -> Iterator[ArrayFile]:
-    """Open `source`; raise `InputError` if it has changed, also at the end of the block."""
+    """Open an array file; raise `InputError` if it has changed, before or after the block."""
     check_unchanged(source)
     with reading(source.path):
         if source.format == "pt":
@@ -119,7 +120,7 @@ def _bounded(layout: ArrayLayout, source: Source) -> ArrayLayout:
 def _read_npy_header(
     stream: BinaryIO | FileIO, source: Source, name: str
 ) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Read type and shape of the array that `stream` begins with, up to its numbers."""
+    """Return dtype and shape from the .npy header in `stream`, and leave that at the data."""
     read: Any = np.lib.format
     with _decoding(source):
         version = read.read_magic(stream)
@@ -147,7 +148,7 @@ def _read_npy_header(
 
 
 class _FlatFile:
-    """Arrays whose rows lie one after the other in the file, read with plain reads."""
+    """Open .npy or .safetensors file, whose rows lie one after the other."""
 
     def __init__(self, source: Source, stream: FileIO) -> None:
         self._source, self._stream = source, stream
@@ -217,9 +218,9 @@ class _FlatFile:
 
 
 class _NpzFile:
-    """Arrays in a .npz archive.
+    """Open .npz archive.
 
-    Single numbers and objects beside usable arrays are ignored.
+    Members without rows of numbers are ignored, unless there are no others.
     """
 
     def __init__(self, source: Source, archive: zipfile.ZipFile) -> None:
@@ -244,7 +245,7 @@ class _NpzFile:
         return _decoding(self._source)
 
     def _open(self, name: str) -> tuple[BinaryIO, ArrayLayout]:
-        """Open a member at its first number."""
+        """Return an open member, positioned at its data, and its layout."""
         info = self._archive.getinfo(name)
         stream: Any = self._archive.open(info)
         try:
@@ -276,7 +277,7 @@ class _NpzFile:
 
 
 class _TorchFile:
-    """Tensors in a .pt file, by name; a single one has the name of the array of a .npy file."""
+    """Open .pt file with tensors by name, or one tensor, which gets the name `ARRAY_NAME`."""
 
     def __init__(self, source: Source) -> None:
         import torch

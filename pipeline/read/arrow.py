@@ -41,7 +41,7 @@ __all__ = [
 
 
 def arrow_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions that only Arrow raises when values of a file are converted."""
+    """Return the exceptions that show a damaged file when Arrow converts values from it."""
     import pyarrow as pa
 
     return pa.ArrowException, SystemError  # the latter for offsets that run backwards
@@ -49,11 +49,11 @@ def arrow_errors() -> tuple[type[Exception], ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchLimits:
-    """Limits of the rows that are decoded together.
+    """Limits on the number of rows that are decoded together.
 
-    They are at most `rows`, and `bytes` by the average of the wanted columns. Where a Parquet
-    column has a dictionary whose longest text has n bytes, they are at most ``for_text(n)``: the
-    file does not tell how often that text stands in the rows.
+    At most `rows`, and at most as many as have `bytes` on average in the wanted columns. If a
+    Parquet column has a dictionary whose longest text has n bytes, at most ``for_text(n)``, since
+    every row may hold that text.
     """
 
     rows: int
@@ -70,7 +70,7 @@ class BatchLimits:
 
 
 class Table(Protocol):
-    """An open table."""
+    """Interface of open tables."""
 
     @property
     def schema(self) -> Any:
@@ -81,13 +81,13 @@ class Table(Protocol):
         """Return the span of all rows."""
 
     def decoding(self, of: ErrorTypes = Exception) -> AbstractContextManager[None]:
-        """Return a context that turns errors of the library into an `InputError`."""
+        """Return a context in which exceptions of the types `of` become an `InputError`."""
 
     def first_row(self, span: Span) -> int:
         """Return the number of the first row of `span`."""
 
     def stored_bytes(self, span: Span) -> Callable[[int], int]:
-        """Return a function that maps rows read of `span` to stored bytes."""
+        """Return a function that maps a number of rows of `span` to the stored bytes of them."""
 
     def batches(self, span: Span, columns: Sequence[str], limits: BatchLimits) -> Iterator[Any]:
         """Yield the rows of `span` as record batches with `columns`; dots reach into structs."""
@@ -97,7 +97,7 @@ class Table(Protocol):
 def open_table(
     source: Source, config: str | None = None, split: str | None = None
 ) -> Iterator[Table]:
-    """Open `source`; raise `InputError` if it has changed, also at the end of the block."""
+    """Open a table; raise `InputError` if `source` has changed, before or after the block."""
     if source.format == "hf":
         yield _DatasetTable(source, hf_dataset(source, config, split))
         hf_files(source, config, split)  # raises if they have changed
@@ -122,10 +122,10 @@ def portions(
     batches: Iterable[Any],
     convert: Callable[[Any, int, int], Iterable[P]],
 ) -> Iterator[P]:
-    """Yield what `convert` makes of the `batches` of `span`, with the bytes consumed.
+    """Yield the portions that `convert` makes of `batches`, which are the rows of `span`.
 
-    `convert` gets rows, the number of the first of them in the table, and that in the span. Errors
-    of Arrow in it are errors of the input.
+    ``convert(rows, row, record)`` gets the number of the first of the rows in the table and in the
+    span. `arrow_errors` that it raises become an `InputError`. `consumed` is set on each portion.
     """
     with table.decoding():
         first, stored = table.first_row(span), table.stored_bytes(span)
@@ -136,13 +136,13 @@ def portions(
             before, done = done, done + portion.read
             portion.consumed = stored(done) - stored(before)
             yield portion
-            del portion  # not kept while the next is made
+            del portion  # frees its memory before the next is made
 
 
 def first_rows(
     table: Table, columns: Sequence[str], rows: int, limits: BatchLimits
 ) -> Iterator[Any]:
-    """Yield batches with the first rows of `table`, at least `rows` of them if it has so many."""
+    """Yield record batches from the start of `table` until they have at least `rows` rows."""
     for batch in each_decoded(table.batches(table.whole, columns, limits), table.decoding):
         yield batch
         rows -= batch.num_rows
@@ -177,7 +177,7 @@ def _top_columns(columns: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 class _ParquetTable:
-    """A Parquet file; spans are row groups."""
+    """Parquet file as a table; a span is a range of row groups."""
 
     def __init__(self, source: Source, file: Any) -> None:
         self._source, self._file = source, file
@@ -223,7 +223,7 @@ class _ParquetTable:
 
 
 class _DatasetTable:
-    """A Hugging Face dataset; spans are rows."""
+    """Hugging Face dataset as a table; a span is a range of rows."""
 
     def __init__(self, source: Source, dataset: Any) -> None:
         self._source, self._dataset = source, dataset
@@ -250,7 +250,7 @@ class _DatasetTable:
 
 
 class _ArrowTable:
-    """An Arrow file, of either of its two forms; it is read front to back."""
+    """Arrow file as a table, in the file or the stream format; the only span is all of it."""
 
     whole = Span(0, 0, 1)
 

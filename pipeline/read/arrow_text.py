@@ -1,7 +1,7 @@
-"""Texts and split keys out of tables of Arrow rows.
+"""Texts and split keys from tables of Arrow rows.
 
-Only the wanted columns become Python objects, at most 8 MiB of text at a time, or one record: with
-a dictionary or a view a small table can hold any amount of text.
+At most 8 MiB of text at a time, or one record, become Python objects: with a dictionary or a view a
+small table can hold any amount of text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TEXT_BYTES = 8 << 20
 
 _BATCH_ROWS = 4096
 _BATCH_BYTES = 4 << 20
-_DECODED_ROWS = 256  # together: rows of a Parquet file may be far larger than their average
+_DECODED_ROWS = 256  # at a time, of a Parquet file: some may be far larger than the average
 _HEAD_BYTES = 4096
 
 
@@ -40,7 +40,10 @@ def text_batches(
     config: str | None = None,
     split: str | None = None,
 ) -> Iterator[Batch]:
-    """Yield the records of the rows of `span`; `config` and `split` select a dataset."""
+    """Yield the rows of `span` as batches of records.
+
+    `config` and `split` select a part of a Hugging Face dataset.
+    """
     columns = TextColumns(field, key_field, source.name)
     rows = _BATCH_ROWS if source.format == "hf" else _DECODED_ROWS
     limits = BatchLimits(
@@ -69,7 +72,7 @@ def _joined(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 class TextColumns:
-    """Reader of the text and, if given, the split key of Arrow rows."""
+    """Converter of Arrow rows to batches: a column of texts and, if given, one of split keys."""
 
     def __init__(self, field: str, key_field: str | None, name: str) -> None:
         self.field = field
@@ -78,7 +81,7 @@ class TextColumns:
         self._name = name
 
     def wanted(self) -> list[str]:
-        """Return the fields to read."""
+        """Return the names of the columns to read."""
         return [self.field] + ([self.key_field] if self.key_field else [])
 
     def check(self, schema: Any) -> None:
@@ -127,7 +130,7 @@ class TextColumns:
         return kind.value_type if kinds.is_dictionary(kind) else kind
 
     def batches(self, rows: Any, first_row: int, first_record: int) -> Iterator[Batch]:
-        """Yield the records of `rows`, at most `TEXT_BYTES` of text, or one record, in a batch."""
+        """Yield the records of `rows` in batches of at most `TEXT_BYTES` of text, or one record."""
         sizes = self._sizes(rows, self.field)
         weights = sizes + self._sizes(rows, self.key_field) if self.key_field else sizes
         for start, stop in pairwise(_cuts(weights)):
@@ -169,7 +172,7 @@ class TextColumns:
         return batch
 
     def _sizes(self, rows: Any, path: str) -> npt.NDArray[np.int64]:
-        """Return the bytes of each text; 0 for null, and for integers."""
+        """Return the length in bytes of each text, int64 [rows]; 0 for nulls and integers."""
         import pyarrow as pa
 
         column = column_of(rows, path)
@@ -204,7 +207,7 @@ def _sizes_of(array: Any) -> npt.NDArray[np.int64]:
 
 
 def _cuts(sizes: npt.NDArray[np.int64]) -> list[int]:
-    """Return where to cut rows of `sizes` bytes: at `TEXT_BYTES`, and around each huge row."""
+    """Return the bounds of batches of rows with `sizes` bytes; a huge row has its own batch."""
     ends = np.cumsum(sizes)
     huge = np.flatnonzero(sizes > MAX_RECORD_BYTES).tolist()
     forced = sorted({*huge, *(row + 1 for row in huge), len(sizes)})

@@ -87,9 +87,10 @@ class _Child:
         self._status: int | None = None
 
     def ask(self, where: str, *request: object, done: Callable[..., object] | None = None) -> Any:
-        """Return the answer to `request`, or raise its exception, or an error of the child.
+        """Return the answer to `request`, or raise the exception that it raised in the child.
 
-        The function of a request may report through `done`, which is called in this process.
+        If the child dies, raise an error about the file `where`. The function that the request
+        calls may report progress, which is passed to `done` in this process.
         """
         with self._lock:
             given_up = [self._given_up.pop() for _ in range(len(self._given_up))]
@@ -119,13 +120,13 @@ class _Child:
             raise self._death(where) from None
 
     def stream(self, where: str, function: object, arguments: object) -> Generator[Any]:
-        """Yield the items of a generator of the child, each on demand."""
+        """Yield the items of a generator that runs in the child, with a request for each item."""
         number = next(self._numbers)
         self.ask(where, "open", number, function, arguments)
         try:
             while item := self.ask(where, "next", number):
                 yield item[0]
-        finally:  # perhaps in the garbage collector, which may run within `ask`: no request here
+        finally:  # no request: this may run in the garbage collector, in the middle of `ask`
             self._given_up.append(number)
 
     def _death(self, where: str) -> DataprepError:
@@ -144,18 +145,18 @@ class _Child:
         if self._status is None:
             ended, status = os.waitpid(self._process, os.WNOHANG)
             if not ended:
-                os.kill(self._process, signal.SIGKILL)  # a status that it already has is kept
+                os.kill(self._process, signal.SIGKILL)  # no effect if it has just ended
                 status = os.waitpid(self._process, 0)[1]
             self._status = os.waitstatus_to_exitcode(status)
 
 
 class _Scope:
-    """Depth of `reading_apart` blocks, and the child once it has started."""
+    """Number of open `reading_apart` blocks, and their child process once it has started."""
 
     def __init__(self) -> None:
         self.depth = 0
         self.child: _Child | None = None
-        self.lock = threading.RLock()  # the garbage collector may leave a block of `reading_apart`
+        self.lock = threading.RLock()  # the garbage collector may end a block while it is held
 
     def child_or_none(self) -> _Child | None:
         with self.lock:
@@ -185,9 +186,10 @@ def reading_apart() -> Iterator[None]:
 
 
 def apart(function: Callable[P, T]) -> Callable[P, T]:
-    """Make `function` run in the child process; its first argument is a path, or has a `name`.
+    """Return `function`, but run in the child process within `reading_apart`.
 
-    A callable passed as `done` is called in this process.
+    Its first argument is a path or has a `name`, which errors give as their place. A callable
+    passed as `done` is called in this process.
     """
 
     @functools.wraps(function)
@@ -205,7 +207,7 @@ def apart(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def streamed_apart(function: Callable[P, Iterator[T]]) -> Callable[P, Generator[T]]:
-    """Make the generator function `function` run in the child process; see `apart`."""
+    """Return the generator function `function`, but run in the child process; see `apart`."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> Generator[T]:
@@ -224,14 +226,14 @@ def _name(file: object) -> str:
 
 def _fork(theirs: Connection) -> int:
     with _as_if_configured(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that libraries keep idle
+        warnings.simplefilter("ignore", DeprecationWarning)  # about idle threads of libraries
         pid = os.fork()
     if not pid:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             kept = theirs.fileno()
-            os.closerange(3, kept)  # locks and pipes of this process: they must end with it
+            os.closerange(3, kept)  # locks and pipes, which must be closed when this process ends
             os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
             serve(kept)
         finally:
@@ -263,7 +265,7 @@ def _spawn(theirs: Connection) -> int:
         [sys.executable, "-P", "-c", start], stdin=subprocess.DEVNULL,
         pass_fds=(theirs.fileno(),),
     )  # fmt: skip
-    process.returncode = 0  # `_Child.end` waits for it
+    process.returncode = 0  # keeps Popen from waiting for it, as `_Child.end` does
     return process.pid
 
 

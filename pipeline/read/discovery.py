@@ -1,9 +1,9 @@
 """Discovery of inputs: which files a build reads, in what order, and in which format.
 
-Inputs come in the order of the arguments, and within a folder or glob by name. The format follows
-from the name of a file, never from content that contradicts it; where the name does not tell, the
-user is asked for `--format`. Only the first bytes of a text file are read, which show compression
-and encodings other than UTF-8.
+Inputs come in the order of the arguments, and within a folder or glob in the order of their names.
+A file's suffix decides its format; for an unknown suffix, `--format` is required. Content decides
+only whether a .json file is an array or lines. The first bytes of a text file are read to detect
+compression and encodings other than UTF-8.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _TABLES = {".csv": "CSV", ".tsv": "TSV"}
 _SAVED_DATASET = ("state.json", "dataset_dict.json")
 _NAMED = 3  # files that a note names
 
-_HEAD_BYTES = 4096  # of a file, enough to detect compression and encoding
+_HEAD_BYTES = 4096  # enough to detect compression and encoding
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _REFUSED = {
     b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "ZIP",
     b"\xff\xfe": "UTF-16 text", b"\xfe\xff": "UTF-16 text",
 }  # fmt: skip
-_FEW_ZEROS = 4
+_FEW_ZEROS = 4  # bytes of zero, below which text is taken for UTF-8
 _BOM = b"\xef\xbb\xbf"
 
 
 class Search(Protocol):
-    """Options that select inputs, of any kind of build.
+    """Interface of the options that select inputs, for any kind of build.
 
-    `formats` maps the last suffix of a file name to a format.
+    `formats` maps suffixes of file names to formats.
     """
 
     @property
@@ -85,7 +85,7 @@ def find_sources(options: Search) -> list[Source]:
 
 
 def folder_notes(options: Search) -> tuple[str, ...]:
-    """Return a note on each input folder with files that were left out."""
+    """Return notes on the files and links in input folders that the build leaves out."""
     notes: list[str] = []
     for spec in options.input:
         folder = Path(spec)
@@ -117,7 +117,10 @@ def _notes(folder: Path, options: Search) -> Iterator[str]:
 
 
 def _conversion_remedy(suffixes: Collection[str], what: str) -> str | None:
-    """Return how to convert `what`, files with `suffixes`; None if some suffix is unknown."""
+    """Return how to convert files with `suffixes`; None if one is neither archive nor table.
+
+    `what` is the pronoun for the files: "it" or "them".
+    """
     packed, tables = _PACKED.keys() & suffixes, _TABLES.keys() & suffixes
     if not suffixes or len(packed) + len(tables) < len(suffixes):
         return None
@@ -180,7 +183,7 @@ def _expand(spec: str, options: Search) -> Iterator[Path]:
 
 
 def _is_saved(folder: Path) -> bool:
-    """Return whether `save_to_disk` made `folder`, which then is one input."""
+    """Return whether `folder` is a Hugging Face dataset from `save_to_disk`, and so one input."""
     return any((folder / name).is_file() for name in _SAVED_DATASET)
 
 
@@ -203,9 +206,10 @@ def _expand_folder(folder: Path, options: Search) -> Iterator[Path]:
 
 
 def _content(folder: Path, options: Search) -> tuple[list[Path], list[Path]]:
-    """Return the files below `folder`, by name, and links to folders, without hidden ones.
+    """Return all files below `folder`, and all links to folders, both sorted; none are hidden.
 
-    The output directory is left out. Raises for a folder that cannot be listed.
+    The output directory is left out. Raise `OSError` for a folder that cannot be listed, and
+    `InputError` for a link to a file that does not exist.
     """
     out = os.path.realpath(options.out)
     files, links = [], []
@@ -317,9 +321,9 @@ def _compression(path: Path, kind: str) -> str | None:
 
 
 def compression_of(head: bytes, path: Path, kind: str) -> str | None:
-    """Return the compression of the text file `path` in format `kind`, which begins with `head`.
+    """Return the compression of the file `path`, which begins with `head`; None if it is plain.
 
-    Raises `InputError` for a file that is not text in UTF-8.
+    Raise `InputError` if it is no text in UTF-8, or no JSON lines where the format `kind` is jsonl.
     """
     for magic, name in _REFUSED.items():
         if head.startswith(magic):
@@ -343,9 +347,9 @@ def compression_of(head: bytes, path: Path, kind: str) -> str | None:
 
 
 def json_kind(path: Path, compression: str | None) -> str:
-    """Return "json" for a file that holds a JSON array, "jsonl" for one of JSON lines.
+    """Return "json" if the first character of a file opens a JSON array, otherwise "jsonl".
 
-    The first character tells. Raises `InputError` for one object over several lines.
+    Raise `InputError` for one object over several lines.
     """
     with reading(path), path.open("rb") as stream:
         head = _head(stream, compression, path)
@@ -375,7 +379,7 @@ def _head(stream: BinaryIO, compression: str | None, path: Path) -> bytes:
 
 
 def _wide_encoding(head: bytes) -> str | None:
-    """Return UTF-16 or UTF-32 without a byte order mark, told by the places of zero bytes.
+    """Return the variant of UTF-16 or UTF-32 that the zero bytes in `head` indicate, if any.
 
     >>> _wide_encoding("some text".encode("utf-16-le")), _wide_encoding(b"some\\0text\\0\\0\\0")
     ('UTF-16LE', None)
@@ -395,7 +399,7 @@ def _wide_encoding(head: bytes) -> str | None:
 
 
 def _opens_array(head: bytes) -> bool:
-    """Return whether the file starts with a JSON array that its first line does not close."""
+    """Return whether `head` starts with a JSON array that its first line does not close."""
     first = head.removeprefix(_BOM).lstrip().split(b"\n", 1)[0]
     if not first.startswith(b"["):
         return False

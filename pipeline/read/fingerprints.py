@@ -1,4 +1,6 @@
-"""Fingerprints of inputs: XXH3-128 over the digests of each 8 MiB, taken as the bytes are read.
+"""Fingerprints of inputs: the XXH3-128 of the XXH3-128 digests of their chunks of 8 MiB.
+
+Byte streams are hashed while a build reads them, other files in a pass of their own.
 
 XXH3 runs near memory speed (30 GB/s against 1.8 GB/s for SHA-256), so a fingerprint costs little
 beside tokenizing. It detects changes; it does not resist an attacker who constructs two inputs with
@@ -39,13 +41,13 @@ CHUNK_BYTES = 8 << 20
 _READ_BYTES = 1 << 20
 
 STREAMS = ("jsonl", "json", "text")
-"""Formats that are fingerprinted as they are read."""
+"""Formats that are read as byte streams, and hashed meanwhile."""
 
 
 def table_fingerprints(
     sources: Sequence[Source], config: str | None, split: str | None
 ) -> dict[int, str]:
-    """Return the fingerprints, by number, of the `sources` that are not read as byte streams."""
+    """Return the fingerprints of those of `sources` that are not in `STREAMS`, by number."""
     found = {n: source for n, source in enumerate(sources) if source.format not in STREAMS}
     take = partial(fingerprint_source, config=config, split=split)
     with ThreadPoolExecutor(available_cores()) as pool:
@@ -53,7 +55,7 @@ def table_fingerprints(
 
 
 def fingerprint_source(source: Source, config: str | None, split: str | None) -> str:
-    """Return the fingerprint of the files of `source`; `InputError` if they change meanwhile."""
+    """Return the fingerprint of the files of `source`; raise `InputError` if they change."""
     if source.format == "hf":
         found = fingerprint_files(hf_files(source, config, split))
         hf_files(source, config, split)
@@ -65,7 +67,7 @@ def fingerprint_source(source: Source, config: str | None, split: str | None) ->
 
 
 class ChunkHasher:
-    """Digests of each `CHUNK_BYTES` of a stream that starts at a multiple of `CHUNK_BYTES`."""
+    """Hasher of the chunks of a stream, which must start at a multiple of `CHUNK_BYTES`."""
 
     def __init__(self) -> None:
         self._digests: list[str] = []
@@ -73,7 +75,7 @@ class ChunkHasher:
         self._filled = 0
 
     def update(self, data: bytes | memoryview) -> None:
-        """Add `data`."""
+        """Hash `data`, which follows the data of earlier calls."""
         view = memoryview(data)
         while view:
             part = view[: CHUNK_BYTES - self._filled]
@@ -84,7 +86,7 @@ class ChunkHasher:
             view = view[len(part) :]
 
     def digests(self) -> list[str]:
-        """Return the hex digests of all chunks, and end the hasher."""
+        """Return the hex digests of all chunks; no data may be added afterwards."""
         if self._filled:
             self._close()
         return self._digests
@@ -110,13 +112,13 @@ def combine(digests: Iterable[str]) -> str:
 def fingerprint_files(paths: Iterable[str]) -> str:
     """Return the fingerprint of an input of one or more files; reads all of them.
 
-    Raises `InputError` for a file that is written to or replaced meanwhile.
+    Raise `InputError` for a file that is written to or replaced meanwhile.
     """
     return combine(digest for path in paths for digest in _file_digests(path))
 
 
 def chunk_digests(path: str, first: int, last: int) -> list[str]:
-    """Return the digests of chunks `first` to `last` of a file."""
+    """Return the hex digests of the chunks `first` to `last` (exclusive) of a file."""
     hasher, left = ChunkHasher(), (last - first) * CHUNK_BYTES
     with storage_errors(path), Path(path).open("rb", buffering=0) as stream:
         stream.seek(first * CHUNK_BYTES)
@@ -133,7 +135,7 @@ def _file_digests(path: str) -> list[str]:
         while data := stream.read(_READ_BYTES):
             hasher.update(data)
             size += len(data)
-        # By descriptor and by name, while it is open: its inode cannot be given to another file.
+        # While the file is open, no other file can have its inode: a replaced one is noticed.
         after = [os.fstat(stream.fileno()), _stat_or_none(path)]
     states = {_state(before), *map(_state, after)}
     if len(states) > 1 or size != before.st_size:
@@ -156,7 +158,7 @@ def _state(found: os.stat_result | None) -> tuple[int, int, int, int] | None:
 
 
 class HashingReader:
-    """Binary stream that fingerprints the bytes read through it, front to back."""
+    """Binary stream that hashes the bytes read through it, front to back."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -165,23 +167,23 @@ class HashingReader:
         self.closed = False
 
     def read(self, size: int = -1) -> bytes:
-        """Return up to `size` bytes."""
+        """Return up to `size` bytes of the underlying stream, after hashing them."""
         data = self._stream.read(size)
         self.hasher.update(data)
         self.consumed += len(data)
         return data
 
     def drain(self) -> list[str]:
-        """Read to the end and return the chunk digests of the whole stream."""
+        """Read to the end, and return the hex digests of the chunks of the whole stream."""
         while self.read(_READ_BYTES):
             pass
         return self.hasher.digests()
 
     def readable(self) -> bool:
-        """Return True, which Arrow requires."""
+        """Return True; Arrow requires this method."""
         return True
 
     def close(self) -> None:
-        """Close the stream underneath."""
+        """Close the underlying stream."""
         self.closed = True
         self._stream.close()

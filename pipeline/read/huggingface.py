@@ -1,6 +1,6 @@
 """Hugging Face datasets, on disk or on the hub: opened, identified, and checked for changes.
 
-`datasets` is imported here and nowhere else in the pipeline's readers.
+No other module of this package imports `datasets`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_OPEN = 4
 
 @apart
 def hf_source(source: Source, config: str | None, split: str | None) -> Source:
-    """Return `source` with the size of its Arrow files and a hash of their names and times.
+    """Return `source` with the size of its Arrow files, and a hash of names, sizes and times.
 
     The dataset is opened anew, since its files may have been replaced since an earlier call.
     """
@@ -60,7 +60,7 @@ def _remember(key: _Key, dataset: Any) -> None:
 
 
 def hf_dataset(source: Source, config: str | None, split: str | None) -> Any:
-    """Return the `datasets.Dataset` that `hf_source` described; `InputError` if it has changed."""
+    """Return the `datasets.Dataset` of `source`; raise `InputError` if its files have changed."""
     key = (source, config, split)
     if key not in _opened:
         dataset = _open(source, config, split)
@@ -71,7 +71,7 @@ def hf_dataset(source: Source, config: str | None, split: str | None) -> Any:
 
 
 def _open(source: Source, config: str | None, split: str | None) -> Any:
-    """Return a `datasets.Dataset` from `save_to_disk` or the hub; none of its code is run."""
+    """Open a `datasets.Dataset` from `save_to_disk` or the hub; no code of it is run."""
     import datasets
 
     datasets.disable_progress_bars()
@@ -96,7 +96,7 @@ def _load(path: str, config: str | None) -> Any:
 
 @contextlib.contextmanager
 def _silenced(logging: Any) -> Iterator[None]:
-    """Silence the library's log: `_hf_failure` reports what goes wrong."""
+    """Silence the library's log within the block; `_hf_failure` reports its errors."""
     before = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)
     try:
@@ -140,13 +140,13 @@ def _one_split(loaded: Any, where: str, split: str | None) -> Any:
 
 @apart
 def hf_rows(source: Source, config: str | None, split: str | None) -> tuple[int, int]:
-    """Return the number of rows, and the bytes of the Arrow files under them."""
+    """Return the number of rows, and the size of the Arrow files in bytes."""
     return len(hf_dataset(source, config, split)), source.size
 
 
 @apart
 def hf_files(source: Source, config: str | None, split: str | None) -> list[str]:
-    """Return the Arrow files of the dataset, in order; `InputError` if they have changed."""
+    """Return the paths of the Arrow files, in order; raise `InputError` if they have changed."""
     dataset = hf_dataset(source, config, split)
     if _stamped(source, dataset) != source:
         raise changed_error(source)
@@ -156,7 +156,7 @@ def hf_files(source: Source, config: str | None, split: str | None) -> list[str]
 def decoding_hf(
     source: Source, of: ErrorTypes = Exception
 ) -> contextlib.AbstractContextManager[None]:
-    """Name `source` in errors of the library; `of` as in `decoding`."""
+    """Return a context in which exceptions of the types `of` become errors about `source`."""
     return decoding(
         source.name, "Hugging Face dataset", code="E_HF",
         remedy="Fetch or save the dataset again.", of=of,

@@ -1,4 +1,4 @@
-"""Elements of one JSON array, as the file is read: never all of it in memory.
+"""Elements of a JSON array that fills a file, found while the file is read in chunks.
 
 Brackets, commas and quotes alone decide where elements begin and end, in a few vectorised passes
 over each chunk. Each element is parsed separately, so an invalid one affects no other. An array
@@ -28,7 +28,7 @@ _NOT_BLANK = re.compile(rb"[^ \t\r\n]")
 _HEAD_BYTES = 4096
 _SLICE_BYTES = 256 << 10
 _SLASH = ord("\\")
-_INDENT = 16  # blanks before an element that are looked at together
+_INDENT = 16  # blanks before elements that are skipped together; further ones singly
 _IS_BLANK = np.zeros(256, bool)
 _IS_BLANK[list(_BLANK)] = True
 _STEPS = np.zeros(256, np.int8)
@@ -40,9 +40,10 @@ _STEPS[list(b"]}")] = -1
 class Elements:
     """Consecutive elements: element `i` is ``data[starts[i]:ends[i]]``, without blanks around it.
 
-    `data` stands at byte `offset` of the (decompressed) file; `lines` are the numbers, from 0, of
-    the lines that elements start on. With `too_long` set there is one element, of so many bytes,
-    and `data` may hold only its beginning. `consumed` counts the bytes since the elements before.
+    `data` starts at byte `offset` of the (decompressed) file. `lines` are the numbers, from 0, of
+    the lines on which the elements start. With `too_long` set there is one element, of that many
+    bytes, and `data` may hold only its beginning. `consumed` is the number of bytes of the file
+    since the previous `Elements`.
     """
 
     offset: int
@@ -55,7 +56,9 @@ class Elements:
 
 
 def elements_of(chunks: Iterable[bytes], name: str) -> Iterator[Elements]:
-    """Yield the elements of the array in `chunks`; `InputError` names a damaged file `name`.
+    """Yield the elements of the array in `chunks`, the bytes of the file `name`.
+
+    Raise `InputError` if the file is damaged.
 
     >>> [one.data[a:b] for one in elements_of([b'[{"a"', b': 1}, 2]'], "x.json")
     ...  for a, b in zip(one.starts, one.ends)]
@@ -70,7 +73,7 @@ def elements_of(chunks: Iterable[bytes], name: str) -> Iterator[Elements]:
 
 
 def _opening(parts: Iterator[bytes], name: str) -> tuple[bytes, bytes]:
-    """Return the bytes up to the first bracket, and those that follow in the same part."""
+    """Return the bytes up to and including the first bracket, and the rest of that part."""
     head = b""
     for part in parts:
         head += part
@@ -85,7 +88,7 @@ def _opening(parts: Iterator[bytes], name: str) -> tuple[bytes, bytes]:
 
 
 class _Scanner:
-    """Search for the places that cut an array, in parts that may end anywhere."""
+    """Scanner for the ends of elements, in parts of the file that may end anywhere."""
 
     def __init__(self) -> None:
         self._quoted = 0
@@ -94,7 +97,7 @@ class _Scanner:
         self.closed = False
 
     def cuts(self, part: bytes) -> list[int]:
-        """Return the commas between elements in `part`, and the bracket that closes the array."""
+        """Return the offsets of the commas between elements and of the bracket after the last."""
         octets = np.frombuffer(part, np.uint8)
         marks = _marks(octets)
         found = octets[marks]
@@ -115,7 +118,7 @@ class _Scanner:
     def _escaped(
         self, part: bytes, octets: npt.NDArray[np.uint8], quotes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:
-        """Return which quotes are characters of a string: those after an odd run of backslashes."""
+        """Return which of `quotes` are escaped: those after an odd number of backslashes."""
         slashes = np.flatnonzero(octets == _SLASH)
         hidden = np.zeros(len(quotes), bool)
         if len(slashes):
@@ -133,18 +136,18 @@ class _Scanner:
 
 
 def _marks(octets: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """Return the places of brackets, quotes and commas, searched in slices that fit the cache."""
+    """Return the offsets of brackets, quotes and commas, found in slices that fit the cache."""
     found = [np.empty(0, np.int64)]
     for start in range(0, len(octets), _SLICE_BYTES):
         part = octets[start : start + _SLICE_BYTES]
-        folded = part | 0x20  # brackets differ in this bit
+        folded = part | 0x20  # maps square brackets to curly ones
         mask = (folded == ord("{")) | (folded == ord("}")) | (part == ord('"')) | (part == ord(","))
         found.append(np.flatnonzero(mask) + start)
     return np.concatenate(found)
 
 
 class _ArrayBuffer:
-    """Buffer of an array that is being read, which yields elements once they are complete."""
+    """Buffer of an array that is being read; it yields elements once they are complete."""
 
     def __init__(self, opening: bytes, name: str) -> None:
         self._name = name
@@ -153,7 +156,7 @@ class _ArrayBuffer:
         self._size = 0  # of that element so far, with the bytes that were dropped
         self._offset = len(opening)  # of that element in the file
         self._line = opening.count(b"\n")  # on which it starts
-        self._passed_lines = 0
+        self._passed_lines = 0  # line ends in its bytes that were dropped
         self._consumed = 0  # bytes of the file counted so far
         self._number = 0  # elements so far
 
@@ -174,7 +177,7 @@ class _ArrayBuffer:
         self._keep(chunk)
 
     def finish(self) -> Elements:
-        """Return the rest, which holds no element; raise `InputError` for a damaged file."""
+        """Return what follows the last element; raise `InputError` if the array is not closed."""
         if not self._scanner.closed:
             raise input_error(
                 f"the JSON array is not closed: it breaks off in element {self._number + 1}, after "
@@ -204,7 +207,7 @@ class _ArrayBuffer:
             self._passed_lines += head.count(b"\n", _HEAD_BYTES)
 
     def _too_long(self, rest: bytes) -> Elements:
-        """Return the element that is too long, which ends with `rest`."""
+        """Return the buffered element, which is too long and ends with `rest`."""
         head = b"".join(self._waiting)
         size = self._size + len(rest)
         start, _ = _trimmed(head, 0, len(head))
@@ -237,7 +240,7 @@ class _ArrayBuffer:
         self._begin_after(cuts[-1])
 
     def _begin_after(self, size: int) -> None:
-        """Start the element that begins after the next `size` bytes and one cut."""
+        """Begin a new element, `size` bytes and a comma or bracket after the start of the last."""
         self._offset += size + 1
         self._size = 0
         self._waiting = []
@@ -249,7 +252,7 @@ class _ArrayBuffer:
 
 
 def _spans(data: bytes, cuts: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return the span before each of the cuts, without the blanks around it."""
+    """Return (start, stop) of the element before each of `cuts`, without blanks around it."""
     begins = np.append(0, cuts[:-1] + 1)
     if not data:
         return [(0, 0)]
@@ -282,7 +285,7 @@ def _trimmed(data: bytes, start: int, stop: int) -> tuple[int, int]:
 
 
 def _runs(spans: list[tuple[int, int]]) -> Iterator[slice]:
-    """Yield the parts of `spans` that are yielded together; one that is too long is alone."""
+    """Yield slices of `spans`, each for one `Elements`; an element that is too long is alone."""
     start = 0
     for at, (first, last) in enumerate(spans):
         long = last - first > MAX_RECORD_BYTES

@@ -1,16 +1,18 @@
-"""Fields out of JSON lines, at over 1 GB/s where lines are well-formed.
+"""Wanted fields of JSON lines, read at over 1 GB/s where lines are well-formed.
 
-Two paths with one meaning. The block path hands a whole block to msgspec, which decodes only the
-wanted fields, and then proves what msgspec does not check (see `json_proofs`): one object a line,
-each field once in it, valid UTF-8 throughout, no deep nesting. Flat objects are decoded whole,
-which proves the last two. Where a proof fails, the line path parses each line and reports its
-fault. `tests/pipeline/read/test_jsonl.py` compares both paths with the standard library's parser.
+There are two paths with equal results. The block path gives a whole block to msgspec, which decodes
+only the wanted fields, and then proves what msgspec does not check (see `json_proofs`): one object
+a line, each wanted field once in it, valid UTF-8 throughout, no deep nesting. Objects that are not
+nested are decoded with all fields, which proves the last two. Where a proof fails, the line path
+parses each line and reports its fault. tests/pipeline/read/test_jsonl.py compares both paths with
+the parser of the standard library.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from types import SimpleNamespace
@@ -52,20 +54,20 @@ _PLAIN = re.compile("[A-Za-z0-9_]+")
 _MAX_DIGITS = 4300  # Python converts no longer integers
 
 _MAX_FIELDS = 16
-_MIN_OTHER_BYTES = 300  # of a line for each field beside the wanted ones
+_MIN_OTHER_BYTES = 300  # of a line, for each field in it that is not wanted
 _ATTEMPTS = 3
-_UNUSABLE = re.compile(r'[\x00-\x1f"\\]')  # in a name: msgspec accepts none of these
+_UNUSABLE = re.compile(r'[\x00-\x1f"\\]')  # characters that msgspec accepts in no name
 _SCALAR = str | int | float | bool | None
 
 Path = tuple[str, ...]
 
 
 class BadLineError(Exception):
-    """A line that is not a record: reason and detail."""
+    """A line that is not a usable record; the arguments are the reason and a detail."""
 
 
 Explain = Callable[[Any], BadLineError | None]
-"""Returns the fault of a parsed object: a wanted field that is missing or of another type."""
+"""Function that returns the fault of an object: a field that is missing, or of a wrong type."""
 
 
 # Texts and split keys
@@ -159,7 +161,7 @@ class JsonlParser:
 
 
 def _check(value: Any, path: tuple[str, ...], wanted: Any) -> BadLineError | None:
-    """Return why no value of type `wanted` is at `path`; None if one is."""
+    """Return the fault of `value` if it has no value of type `wanted` at `path`."""
     try:
         found = find(value, path)
     except BadLineError as bad:
@@ -175,11 +177,11 @@ def _check(value: Any, path: tuple[str, ...], wanted: Any) -> BadLineError | Non
 
 
 class JsonRows:
-    """Reader of values by path, of the types `wanted`, in every line.
+    """Reader of the fields `wanted`, a type for each path, in every line.
 
     In each record a field whose own name is the dotted path takes precedence over the nested one.
-    `explain` returns the fault of an object that lacks a value. With `constants`, objects passed to
-    it may hold NaN and infinities; otherwise these are refused as invalid JSON.
+    `explain` returns the fault of an object that lacks a wanted value. With `constants`, objects
+    passed to it may hold NaN and infinities; otherwise these are refused as invalid JSON.
     """
 
     def __init__(
@@ -249,7 +251,7 @@ class JsonRows:
     # The line path
 
     def line(self, raw: bytes) -> Any:
-        """Return the row of one line; raise `BadLineError`."""
+        """Return the row of one line; raise `BadLineError` if it is not a usable record."""
         if self._dotted:
             names = _names_of(raw)
             dotted = [path for path, _ in self._dotted if ".".join(path) in names]
@@ -273,7 +275,7 @@ class JsonRows:
         )
 
     def _with_dots(self, dotted: Sequence[Path]) -> _DottedRows:
-        """Return a reader that takes the paths `dotted` from fields of those dotted names."""
+        """Return a reader of objects that have single fields named like the paths `dotted`."""
         key = tuple(dotted)
         if key not in self._dotted_rows:
             self._dotted_rows[key] = _DottedRows(
@@ -284,7 +286,7 @@ class JsonRows:
 
 
 class _DottedRows:
-    """Reader like `JsonRows`, where the paths `dotted` are names of single fields."""
+    """Reader like `JsonRows` of objects with single fields named like the paths `dotted`."""
 
     def __init__(
         self, wanted: Mapping[Path, Any], dotted: Collection[Path], explain: Explain, *,
@@ -305,7 +307,7 @@ class _DottedRows:
         return self._nested(self._rows.line(raw))
 
     def _nested(self, row: Any) -> Any:
-        """Return `row` in the form of the rows of `JsonRows`, for `values_at`."""
+        """Return the values of `row` nested as in rows of `JsonRows`, for `values_at`."""
         top = SimpleNamespace()
         for (*above, name), take in self._takers:
             at = top
@@ -324,9 +326,9 @@ def _names_of(raw: bytes) -> Collection[str]:
 
 
 class _Key:
-    """Occurrences of a field name as a key in JSON, counted without parsing.
+    """Counter of the occurrences of a field name as a key in JSON, without parsing.
 
-    `escape` matches the places where one of its characters may be written as an escape.
+    `escape` matches escapes that may stand for a character of the name.
     """
 
     def __init__(self, name: str) -> None:
@@ -339,21 +341,21 @@ class _Key:
         self.escape = re.compile(rf"\\(?:u(?:{spelled}){slash})".encode())
 
     def occurs(self, data: bytes, octets: npt.NDArray[np.uint8]) -> bool:
-        """Return whether `data` has it as a key, written without needless escapes."""
+        """Return whether the name is a key in `data`, written without needless escapes."""
         first = self._quoted[0]
         if len(self._quoted) == 1 and len(first) >= 4 and not count_of(octets, first):
             return False
         return self.count(data, 0) > 0
 
     def once_a_line(self, data: bytes, octets: npt.NDArray[np.uint8], lines: int) -> bool:
-        """Return whether each of `lines` has it as a key once, given that each has it."""
+        """Return whether the name is a key once in each of `lines` lines that all have it."""
         first = self._quoted[0]
         if len(self._quoted) == 1 and len(first) >= 4 and count_of(octets, first) <= lines:
             return True
         return self.count(data, lines) == lines
 
     def count(self, data: bytes, expected: int) -> int:
-        """Return how often `data` has it as a key, written without needless escapes.
+        """Return how often the name is a key in `data`, written without needless escapes.
 
         Strings that are not keys are excluded only where more than `expected` are found.
         """
@@ -375,7 +377,7 @@ def _refuse_escapes(names: list[str], where: str) -> None:
 
 
 def _row_type(wanted: dict[Path, Any], where: str) -> Any:
-    """Return a struct type that holds the values at the paths of `wanted`, nested alike.
+    """Return a struct type for the values at the paths of `wanted`, nested like the paths.
 
     Attributes have encoded names (see `_attribute`), so any field name is possible.
     """
@@ -404,7 +406,7 @@ def fault_of(
 ) -> BadLineError:
     """Return the fault of a line that a decoder refused with `error`.
 
-    `explain` returns that of an object. For `names` and `constant` see `parse_unique`.
+    `explain` returns the fault of an object. For `names` and `constant` see `parse_unique`.
     """
     if too_deep(raw, MAX_DEPTH):
         return BadLineError("too_deep", f"nested deeper than {MAX_DEPTH}")
@@ -432,17 +434,17 @@ def parse_unique(
 ) -> Any:
     """Parse `raw` with the standard library; raise `BadLineError` for a name twice in an object.
 
-    Only `names` are checked; None: all. `constant` converts NaN and infinities, which are otherwise
-    refused.
+    Only `names` are checked, or all names by default. `constant` converts NaN and infinities; by
+    default they raise `ValueError`, as any invalid JSON does.
     """
     twice: list[str] = []
 
     def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            every = [name for name, _ in pairs]
+            times = Counter(name for name, _ in pairs)
             wanted = found if names is None else names
-            twice.extend(name for name in wanted if every.count(name) > 1)
+            twice.extend(name for name in wanted if times[name] > 1)
         return found
 
     value = json.loads(
@@ -525,10 +527,10 @@ def _attribute(name: str) -> str:
 class FlatLines:
     """Decoder of blocks of lines whose objects all have the fields of the first line.
 
-    `wanted` are the wanted fields and their types; the values of the others are scalars. A decoder
-    that requires exactly these fields proves, in the pass that is needed anyway, that lines are
-    valid UTF-8 throughout and do not nest. It pays where lines are long, since the other values
-    become objects too.
+    `wanted` maps the wanted fields to their types; the values of the others must be scalars. By
+    decoding all fields it also proves that lines are valid UTF-8 and not nested. It is faster than
+    separate proofs if lines are long; otherwise the other values, which become Python objects too,
+    cost more.
     """
 
     def __init__(self, wanted: Mapping[str, Any]) -> None:
@@ -537,7 +539,7 @@ class FlatLines:
         self._attempts = _ATTEMPTS
 
     def rows(self, data: bytes, lines: int) -> list[Any] | None:
-        """Return all rows of `data`; None if some line differs or lines are too short to gain."""
+        """Return all rows of `data`; None if a line differs, or lines are too short."""
         if not self._attempts:
             return None
         if self._decoder is None and not self._learn(
@@ -552,7 +554,7 @@ class FlatLines:
             return None
 
     def _learn(self, line: bytes, size: int) -> bool:
-        """Make a decoder for lines like `line`; return whether lines of `size` bytes gain."""
+        """Make a decoder for lines like `line`; return False if `size` bytes a line are too few."""
         try:
             record = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

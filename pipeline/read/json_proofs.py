@@ -1,7 +1,7 @@
-"""Proofs about whole blocks of JSON lines, a few vectorised passes each.
+"""Proofs about whole blocks of JSON lines, each in a few vectorised passes.
 
 The decoder takes one field and skips the rest: it accepts several objects on a line, any depth, and
-bytes in other fields that are not UTF-8. These checks refuse them. A check may refuse a valid block
+invalid UTF-8 in other fields. These checks refuse such blocks. A check may refuse a valid block
 (which is then parsed line by line), but never accepts an invalid one.
 """
 
@@ -37,7 +37,7 @@ def _table(characters: bytes) -> npt.NDArray[np.bool_]:
     return table
 
 
-_BEFORE_BRACKET = _table(b"[,: \t\r\n")  # what can stand before a bracket that opens a value
+_BEFORE_BRACKET = _table(b"[,: \t\r\n")  # characters that may precede a bracket that opens a value
 _IN_ARRAY = _table(b' \t\r"[{]-0123456789tfn')
 _IN_OBJECT = _table(b' \t\r"}')
 
@@ -45,8 +45,8 @@ _IN_OBJECT = _table(b' \t\r"}')
 def one_object_a_line(octets: Octets, starts: Starts) -> bool:
     """Return whether every line starts with `{`, and every inner newline follows `}` or `}\\r`.
 
-    Inside one JSON value no newline stands so, since a comma would be needed and strings hold no
-    raw newline. So if the block parses as a sequence of as many objects, each line is one.
+    Inside a JSON value no newline stands between `}` and `{`: a comma would be needed, and strings
+    hold no raw newline. So if the block parses as one object for each line, every line is one.
     """
     if not len(octets) or octets[0] != ord("{"):
         return False
@@ -59,7 +59,7 @@ def one_object_a_line(octets: Octets, starts: Starts) -> bool:
 def lines_of_brackets(octets: Octets, starts: Starts, limit: int) -> list[int]:
     """Return the numbers of the lines that may open more than `limit` brackets outside strings.
 
-    Brackets in strings are excluded by their neighbours, so that program text passes.
+    Most brackets in strings, as in program text, are excluded by the characters beside them.
     """
     brackets = _brackets(octets)
     counts = np.diff(np.searchsorted(brackets, np.append(starts, len(octets))))
@@ -76,7 +76,7 @@ def lines_of_brackets(octets: Octets, starts: Starts, limit: int) -> list[int]:
 
 
 def _brackets(octets: Octets) -> npt.NDArray[np.int64]:
-    """Return the places of `{` and `[`, which differ in one bit, in slices that fit the cache."""
+    """Return the offsets of `{` and `[`, which differ in one bit, in slices that fit the cache."""
     found = [
         np.flatnonzero((octets[start : start + _SLICE_BYTES] | 0x20) == ord("{")) + start
         for start in range(0, len(octets), _SLICE_BYTES)
@@ -121,7 +121,7 @@ def count_of(octets: Octets, needle: bytes) -> int:
         candidates |= _begin_with(words, needle[skipped : skipped + _WORD])
     near = np.flatnonzero(candidates) * _WORD
     last = octets[max(whole - 1, 0) * _WORD :].tobytes()
-    beyond = range(1 if whole else 0, len(last))  # where the next aligned word is not a whole one
+    beyond = range(1 if whole else 0, len(last))  # starts that no whole aligned word follows
     return sum(_count_at(octets, needle, near - skipped) for skipped in range(_WORD)) + sum(
         last.startswith(needle, place) for place in beyond
     )
@@ -135,7 +135,7 @@ def _begin_with(words: npt.NDArray[np.uint32], part: bytes) -> npt.NDArray[np.bo
 
 
 def _count_at(octets: Octets, needle: bytes, at: npt.NDArray[np.int64]) -> int:
-    """Return at how many of the places `at` the needle occurs."""
+    """Return at how many of the offsets `at` the needle occurs."""
     at = at[(at >= 0) & (at <= len(octets) - len(needle))]
     for place, octet in enumerate(needle):
         at = at[octets[at + place] == octet]
@@ -166,7 +166,7 @@ def too_deep(raw: bytes, limit: int) -> bool:
 
 
 def escapes_ascii(data: bytes) -> bool:
-    """Return whether `data` holds `\\u00`, as which ASCII characters can be written.
+    """Return whether `data` holds `\\u00`, with which escapes of ASCII characters begin.
 
     >>> [escapes_ascii(data) for data in (rb"\\u0041", rb"c:\\users", rb"\\u20ac", rb"\\u0")]
     [True, False, False, False]
@@ -180,7 +180,7 @@ def escapes_ascii(data: bytes) -> bool:
 
 
 def _pairs(data: bytes, pair: bytes) -> Iterator[npt.NDArray[np.bool_]]:
-    """Yield whether `pair` occurs at 0, 2, 4 ..., and then at 1, 3, 5 ..."""
+    """Yield whether `pair` occurs at each even offset, then whether at each odd one."""
     value = int.from_bytes(pair, "little")
     for parity in range(min(_PAIR, len(data))):
         yield np.frombuffer(data, "<u2", (len(data) - parity) // _PAIR, parity) == value

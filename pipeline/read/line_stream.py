@@ -1,4 +1,4 @@
-"""Byte streams cut into blocks of whole lines; plain, gzip or zstd.
+"""Byte streams of plain, gzip or zstd files, in blocks of whole lines.
 
 A span of a plain file owns the lines that start in it: a line that starts before the span belongs
 to the previous span, and the last line is read past the end of the span. So a file can be cut into
@@ -29,13 +29,14 @@ from .sources import Source, check_unchanged, input_error, reading
 __all__ = ["BLOCK_BYTES", "MAX_BLOCK_LINES", "Block", "LineStream", "line_starts"]
 
 BLOCK_BYTES = 1 << 20  # fits the caches of a core
-MAX_BLOCK_LINES = 1 << 16  # each may become a record or a reject, which are larger than a line
+MAX_BLOCK_LINES = 1 << 16  # each may become a record or a reject, which take more memory
 _LOOK_BYTES = 64 << 10
 _FEW_LINES = 64
+# For each byte, whether it makes a line more than blank.
 _FILLED = np.array([not bytes([octet]).isspace() for octet in range(256)])
 _SKIP_BYTES = 1 << 20
 _HEAD_BYTES = 4096
-_LINE_END_BYTES = 2  # of "\r\n", by which a line may be longer than a record
+_LINE_END_BYTES = 2  # a line may be longer than a record by "\r\n"
 _BOM = b"\xef\xbb\xbf"
 _LEAST_AHEAD_BYTES = 1 << 20  # of text; the ratio of a decompressor's first bytes is too high
 _MOST_AHEAD_BYTES = 16 << 20
@@ -63,7 +64,7 @@ class Block:
 
     @cached_property
     def starts(self) -> Starts:
-        """Return where each line of `data` starts."""
+        """Return the offset in `data` at which each line starts."""
         return line_starts(self.data)
 
     @cached_property
@@ -104,7 +105,7 @@ class Block:
 
 
 def line_starts(data: bytes) -> Starts:
-    """Return where each line of `data` starts; no line starts after a final newline.
+    """Return the offset at which each line of `data` starts; a final newline starts none.
 
     >>> line_starts(b"ab\\nc\\n").tolist()
     [0, 3]
@@ -135,10 +136,11 @@ class _Bytes(Protocol):
 
 
 class LineStream:
-    """Blocks of one span, and the fingerprint of its bytes.
+    """Stream of the blocks of one span, which also hashes the span's bytes.
 
-    When all was read, `chunk_digests` are the digests of the span's part of the file (see
-    `fingerprints`). ``lap("read")`` is called after each block that was read, for profiles.
+    Once all is read, `chunk_digests` are the digests of the span's part of the file (see
+    `fingerprints`). With `overrun`, blocks go on after the end of the span. ``lap("read")`` is
+    called after each block, for profiles.
     """
 
     def __init__(
@@ -163,7 +165,7 @@ class LineStream:
 
     @property
     def known_size(self) -> int | None:
-        """Return the bytes of the input; None if it is compressed."""
+        """Return the size of the text in bytes; None if the file is compressed."""
         return self._source.size if self._source.compression is None else None
 
     @property
@@ -172,10 +174,10 @@ class LineStream:
         return self._compressed.consumed if self._compressed else 0
 
     def needed_bytes(self) -> int:
-        """Return the stored bytes of the text yielded so far, not of text read ahead.
+        """Return about how many stored bytes of a compressed file hold the text yielded so far.
 
-        For a compressed file whose blocks or chunks are being read; up to `_MOST_AHEAD_BYTES` of
-        text are consumed to estimate it, so no further block may be read afterwards.
+        `stored_bytes` also counts what was read ahead. While blocks or chunks are being read, this
+        consumes up to `_MOST_AHEAD_BYTES` of text, so nothing may be read afterwards.
         """
         if self._compressed is None or self._inflating is None:
             return self.stored_bytes  # all was read
@@ -191,7 +193,7 @@ class LineStream:
         return stored * text // max(1, given)
 
     def counted(self, portions: Iterable[P]) -> Iterator[P]:
-        """Yield `portions` of this stream; in a compressed file they consume stored bytes."""
+        """Yield `portions` of this stream, with `consumed` in stored bytes if it is compressed."""
         before = 0
         for portion in portions:
             if self._source.compression is not None:
@@ -200,7 +202,7 @@ class LineStream:
             yield portion
 
     def enough(self) -> None:
-        """Stop the blocks: the rest of the span is only fingerprinted."""
+        """End `blocks` after the current block; the rest of the span is only hashed."""
         self._enough = True
 
     def blocks(self) -> Iterator[Block]:
@@ -222,14 +224,14 @@ class LineStream:
         start, stop = self._span.start, self._span.stop
         if self._source.compression is not None:
             yield from lines
-        elif start == 0:  # a first line after a byte order mark belongs here, wherever the cut
+        elif start == 0:  # the line after a byte order mark belongs to this span, wherever it ends
             yield from self._until(lines, max(stop, lines.offset + 1))
         else:
             lines.skip_partial_line(stop)
             yield from self._until(lines, stop)
 
     def chunks(self) -> Generator[bytes]:
-        """Yield the bytes of the input in blocks that end anywhere."""
+        """Yield the bytes of the input in pieces that may end anywhere."""
         with self._opened() as reader:
             while data := reader.read(self._block_bytes):
                 self._measured()
@@ -270,7 +272,7 @@ class LineStream:
         self.chunk_digests = reader.drain()
 
     def _until(self, lines: _Lines, stop: int) -> Iterator[Block]:
-        """Yield blocks up to the line that starts at or after `stop`; with overrun, beyond it."""
+        """Yield blocks of the lines that start before `stop`; with overrun, also of later ones."""
         for block in lines:
             end = block.offset + len(block.data)
             if block.offset >= stop:
@@ -327,7 +329,7 @@ def _line_start(data: bytes, at: int) -> int:
 
 
 class _RangeReader:
-    """Reader that starts one byte before `start` and fingerprints the bytes `start`:`stop`."""
+    """Reader that starts one byte before `start`, and hashes the bytes from `start` to `stop`."""
 
     def __init__(self, stream: FileIO, start: int, stop: int) -> None:
         self._stream = stream
@@ -353,13 +355,13 @@ class _RangeReader:
         self._at += len(data)
 
     def finish(self) -> None:
-        """Read the rest of the range, which completes its fingerprint."""
+        """Read the rest of the range, so that all of it is hashed."""
         while self._at < self._stop and self.read(min(_SKIP_BYTES, self._stop - self._at)):
             pass
 
 
 class _Lines:
-    """Byte stream cut into blocks of whole lines."""
+    """Iterator over a byte stream in blocks of whole lines."""
 
     def __init__(self, reader: _Bytes, start: int, block_bytes: int) -> None:
         self._reader = reader
@@ -402,7 +404,7 @@ class _Lines:
                 yield self._block(data)
 
     def _next_lines(self) -> bytes:
-        """Return one whole line or more, all that is left, or more than `MAX_RECORD_BYTES`."""
+        """Return whole lines, or the rest of the stream, or a start of over `MAX_RECORD_BYTES`."""
         size = len(self._rest)
         cut = self._rest.rfind(b"\n")
         self._make_room(size)

@@ -35,22 +35,22 @@ TableShape = list[tuple[int, int]]
 """Rows and uncompressed bytes of each row group."""
 
 VALUE_BYTES = 8
-"""Least memory of a value, null or not: its levels, and a place in an array."""
+"""Least memory of a decoded value, null or not: its levels, and an element of an array."""
 
 _BUFFER_BYTES = 1 << 20
 _LIMIT = f"{MAX_RECORD_BYTES:,}"
 _SLACK_BYTES = 1 << 20  # headers of pages, levels, and texts of the row in other columns
-_UNSEEN_BYTES = 128 << 20
-_MOST_COMPACT = 64
+_UNSEEN_BYTES = 128 << 20  # columns of a row group up to this size need no limit of memory
+_MOST_COMPACT = 64  # nor do those up to so many times their compressed size
 _ROOM_BYTES = 512 << 20  # a row of the largest size takes 450 MiB while it is decoded
-_FEWER = 16
+_FEWER = 16  # divides the number of rows when they take too much memory
 _CUT = "Leave out what is so large, or cut it into several rows."
 
 
 def decoding_parquet(
     source: Source, of: ErrorTypes = Exception
 ) -> contextlib.AbstractContextManager[None]:
-    """Name `source` in errors of pyarrow; `of` as in `decoding`."""
+    """Return a context in which exceptions of the types `of` become errors about `source`."""
     return decoding(
         source.name, "Parquet file", code="E_PARQUET", remedy="Fetch or write the file again.",
         of=of,
@@ -69,7 +69,7 @@ def parquet_row_groups(source: Source) -> TableShape:
 
 
 def open_parquet(source: Source, **options: Any) -> Any:
-    """Return the `pyarrow.parquet.ParquetFile`, read in small pieces and never mapped.
+    """Return the `pyarrow.parquet.ParquetFile` of `source`, read in small pieces and never mapped.
 
     It uses Arrow's system allocator: the others reserve more than the limit of `group_batches`.
     """
@@ -92,8 +92,8 @@ def group_batches(
 ) -> Iterator[Any]:
     """Yield the rows of the row group `group`, at most `rows` at a time, in bounded memory.
 
-    They are fewer at a time where `rows` of them take too much. `columns` are as in
-    `ParquetFile.iter_batches`. Raises `InputError` for a row that is too large.
+    If that takes too much memory, fewer rows are decoded at a time. `columns` are as in
+    `ParquetFile.iter_batches`. Raise `InputError` for a row that is too large.
     """
     if not _may_hold_huge_rows(source, file.metadata, group, columns):
         yield from file.iter_batches(rows, [group], columns, use_threads=False)
@@ -141,7 +141,7 @@ def _limited(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _may_hold_huge_rows(source: Source, metadata: Any, group: int, columns: Sequence[str]) -> bool:
-    """Return whether single rows could be too large; raise `InputError` if some must be."""
+    """Return whether rows may be too large; raise `InputError` if the average already is."""
     described = metadata.row_group(group)
     chunks = map(described.column, range(described.num_columns))
     compact = [
@@ -157,6 +157,7 @@ def is_below(path: str, columns: Sequence[str]) -> bool:
 
 
 def _is_compact(source: Source, metadata: Any, group: int, chunk: Any) -> bool:
+    """Return whether a column chunk is so well compressed that a single row may be huge."""
     rows = metadata.row_group(group).num_rows
     size = max(chunk.total_uncompressed_size, chunk.num_values * VALUE_BYTES)
     if size > max(1, rows) * (MAX_RECORD_BYTES + _SLACK_BYTES):
@@ -183,7 +184,7 @@ def _too_long(problem: str, source: Source, remedy: str) -> InputError:
 
 
 def longest_text(source: Source, metadata: Any, group: int, chunks: Sequence[Any]) -> int:
-    """Return the bytes of the longest text in the dictionaries of `chunks`; 0 without any."""
+    """Return the length in bytes of the longest text in dictionaries of `chunks`, or 0."""
     longest = 0
     for chunk in chunks:
         if _has_dictionary(chunk):

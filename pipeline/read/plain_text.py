@@ -43,7 +43,7 @@ def lines_as_documents(stream: LineStream) -> Iterator[Batch]:
 
 
 def _plain_lines(block: Block, record: int) -> Batch | None:
-    """Return all lines of a block, decoded together, or None if one is bad: ten times as fast."""
+    """Return the lines of a block decoded at once, ten times as fast; None if that fails."""
     try:
         text = "" if block.too_long else block.data.decode()
     except UnicodeDecodeError:
@@ -69,6 +69,7 @@ def _plain_lines(block: Block, record: int) -> Batch | None:
 
 
 def _any_lines(block: Block, record: int, line: int) -> Batch:
+    """Return the lines of a block, each decoded separately."""
     batch = _BatchBuilder(record, line)
     for offset, raw, size in _lines(block):
         blank = size == len(raw) and not raw.strip()
@@ -83,8 +84,8 @@ def _any_lines(block: Block, record: int, line: int) -> Batch:
 def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Batch]:
     """Yield one document per run of lines that are not blank.
 
-    A span owns the documents that follow the first blank line in it (all, if it is the first), up
-    to the first blank line at or after its end; so spans can be cut anywhere.
+    A span owns the documents after its first blank line (the first span owns all from its start),
+    up to the first blank line at or after its end. So a file can be cut into spans at any byte.
     """
     record = line = 0
     started = from_start
@@ -132,17 +133,17 @@ def file_as_document(stream: LineStream) -> Iterator[Batch]:
 
 
 class _Document:
-    """Buffer of one document up to a limit, with its full size."""
+    """Buffer of one document: its bytes up to a limit, and its full size."""
 
     def __init__(self, offset: int, line: int) -> None:
         self.offset = offset
         self.line = line
         self.size = 0
         self.line_end = 0
-        self.data = bytearray()  # not a list of lines: an object for each takes forty bytes more
+        self.data = bytearray()  # a list of lines would take forty bytes more for each
 
     def extend(self, data: bytes, size: int, limit: int) -> None:
-        """Add `data`, which stands for `size` bytes; past `limit` only the beginning is kept."""
+        """Add `size` bytes that begin with `data`; over `limit` keep only the beginning."""
         self.size += size
         self.line_end = size - len(_chomp(data)) if size == len(data) else 0
         if self.size <= limit + _NEWLINE_BYTES:
@@ -153,7 +154,7 @@ class _Document:
             self.data += data[:_HEAD_BYTES]
 
     def taken(self, *, whole: bool) -> bytes:
-        """Return the bytes and clear the buffer; without the last line end unless `whole`."""
+        """Return the bytes, unless `whole` without the last line end, and clear the buffer."""
         data = bytes(self.data)
         self.data = bytearray()
         return data if whole else _chomp(data)
@@ -215,7 +216,7 @@ class _BatchBuilder:
 def _lines(block: Block) -> Iterator[tuple[int, bytes, int]]:
     """Yield offset, bytes (with the newline) and size of each line; only `\\n` ends a line.
 
-    A line over the limit comes as its beginning and its full size.
+    For a line over the limit the bytes are only its beginning.
     """
     if block.too_long:
         yield block.offset, block.data, block.too_long
@@ -230,7 +231,7 @@ def _lines(block: Block) -> Iterator[tuple[int, bytes, int]]:
 def _runs(block: Block) -> Iterator[tuple[int, bytes, int]]:
     """Yield offset, bytes and size of each blank line, and of each run of lines between them.
 
-    A block of blank lines comes as a whole.
+    A block of only blank lines is yielded as one.
     """
     if block.too_long:
         yield block.offset, block.data, block.too_long

@@ -7,9 +7,9 @@ the memory limit is a `MemoryError`. Both limits are for worker processes, never
 process. Processor time is counted, not wall time, so a busy machine ends no worker.
 
 A worker writes its current record into a file that it shares with its parent, which reads it after
-the worker has died. A worker ends when its parent has died: it would notice when it next reports,
-but one call of a tokenizer may take a minute, so a thread waits for the pipe of reports to lose its
-reader. The next build sweeps the files of the unfinished unit.
+the worker has died. A worker ends when its parent has died. Without help it would notice only at
+its next report, which one call of a tokenizer may delay by a minute; so a thread waits until the
+pipe of reports has no reader. The next build removes the files of the unfinished unit.
 """
 
 from __future__ import annotations
@@ -42,16 +42,17 @@ __all__ = [
 ]
 
 OVERTIME = signal.SIGPROF
-"""Ends a process that has used up its processor time."""
+"""Signal that ends a process that has used up its processor time."""
 
 SECONDS_VARIABLE = "DATAPREP_TEMPLATE_SECONDS"
+"""Environment variable: the seconds of processor time allowed for a record."""
 
 NO_SOURCE = -1
 _NOTE_BYTES = 4096
 _SECONDS = 60.0
 _MEMORY = 2 << 30  # beyond the memory of the process when it begins
 _HEAD = struct.Struct("<qqqqqqq")
-_RECORD = struct.Struct("<qq")  # the last two of these
+_RECORD = struct.Struct("<qq")  # line and offset, the last two fields of `_HEAD`
 _NO_LINE = -1
 
 
@@ -97,12 +98,12 @@ def seconds_allowed() -> float:
 
 
 def new_note() -> IO[bytes]:
-    """Return the file in which a process leaves its note."""
+    """Return an unnamed file into which a process writes its `Activity`."""
     return unnamed_file("dataprep-worker", _NOTE_BYTES)
 
 
 def read_activity(note: IO[bytes]) -> Activity | None:
-    """Return what the process of the file `note` does; None if it is not under limits."""
+    """Return what the process that writes `note` does; None if it is not within `limits`."""
     data = os.pread(note.fileno(), _NOTE_BYTES, 0)
     active, size, source, start, stop, line, offset = _HEAD.unpack_from(data)
     if not active:
@@ -131,7 +132,7 @@ def limited_memory(room: int) -> Iterator[bool]:
 
 
 class Watch:
-    """Limits of this process, whose place is written into the file `note`."""
+    """Limits of this process, which writes its `Activity` to the file descriptor `note`."""
 
     def __init__(self, note: int) -> None:
         self._note = mmap.mmap(note, _NOTE_BYTES)

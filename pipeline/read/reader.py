@@ -1,4 +1,4 @@
-"""Reader of the text records of a span of any input."""
+"""Reader of text records, for a span of an input in any format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ReadOptions", "SpanReader", "StreamReader"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadOptions:
-    """Options for reading records; see `BuildOptions` for the fields."""
+    """The fields of `BuildOptions` that decide how records are read."""
 
     field: str
     document: str
@@ -28,28 +28,34 @@ class ReadOptions:
 
 
 class StreamReader:
-    """Reader of one span, whose bytes come from `stream` unless it is a table."""
+    """Base of readers of one span: progress and digests of its byte stream.
+
+    The rows of a table do not come from `stream`: its progress is 0, and it has no digests.
+    """
 
     def __init__(self, source: Source, span: Span, stream: LineStream) -> None:
         self._source, self._span, self._stream = source, span, stream
 
     @property
     def chunk_digests(self) -> list[str]:
-        """Return the digests of the bytes of the span; none for tables."""
+        """Return the hex digests of the chunks of the span; none for tables."""
         return self._stream.chunk_digests
 
     @property
     def stored_bytes(self) -> int:
-        """Return the stored bytes of a compressed file read so far."""
+        """Return how many stored bytes of a compressed file were read so far; 0 for others."""
         return self._stream.stored_bytes
 
     def needed_bytes(self) -> int:
-        """Return the stored bytes of the records yielded so far; see `LineStream.needed_bytes`."""
+        """Return about how many stored bytes hold the records yielded so far.
+
+        See `LineStream.needed_bytes`, which also says when this may be called.
+        """
         return self._stream.needed_bytes()
 
 
 class SpanReader(StreamReader):
-    """Reader of the batches of text records of one span."""
+    """Reader of one span that yields batches of text records."""
 
     def __init__(
         self,
@@ -79,7 +85,7 @@ class SpanReader(StreamReader):
             )
 
     def head(self, size: int) -> tuple[bytes, int]:
-        """Return the first `size` bytes of a text file, and the stored bytes that they take."""
+        """Return the first `size` bytes of a text file, and about their number of stored bytes."""
         data = b""
         with contextlib.closing(self._stream.chunks()) as chunks:
             for chunk in chunks:

@@ -1,7 +1,7 @@
-"""Records of an input: the texts of a batch, and the records that cannot be used.
+"""Batches of records, as readers yield them: usable texts, and rejects with reasons.
 
-Readers yield batches of a few megabytes. A record that cannot be used is never dropped: it becomes
-a `Reject` with its place and reason, and keeps its number.
+A batch has a few megabytes. A record that cannot be used is never dropped: it becomes a `Reject`
+with its position and the reason, and has a number like any other record.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Reject(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that is not used; `record` and `line` count from the start of its span."""
+    """A record that cannot be used, and the reason.
+
+    `record` and `line` are numbers from 0, counted from the start of the span; `offset` is a byte
+    or row of the whole input. `bytes` is the length of the record, if known.
+    """
 
     record: int
     line: int | None
@@ -54,7 +58,7 @@ class Reject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(NamedTuple):
-    """Place of a record: its number, its line, and its byte offset or row."""
+    """Position of a record: number and line in its span, and byte offset or row in the input."""
 
     record: int
     line: int | None
@@ -62,23 +66,23 @@ class Position(NamedTuple):
 
 
 class Portion(Protocol):
-    """Consecutive records of one span."""
+    """Interface of batches of any kind of build: consecutive records of one span."""
 
     @property
     def read(self) -> int:
-        """Return the number of records."""
+        """Return the number of records, usable or not."""
 
     consumed: int
-    """Bytes of the input, as stored."""
+    """Number of stored bytes of the input that the records take."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Batch:
     """Consecutive records of one span.
 
-    `texts` are the usable ones; `offsets` (byte or row) and `records` (number within the span) have
-    one entry for each, and so has `keys` where a field decides the split. `read` counts all
-    records, `consumed` the bytes of input.
+    `texts` are those of the usable records. For each text, `offsets` has the byte or row in the
+    input and `records` the number within the span; `keys` has its split key, if a field decides
+    the split. `read` counts all records, `consumed` the stored bytes that they take.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -93,15 +97,15 @@ class Batch:
 
     @property
     def documents(self) -> int:
-        """Return the number of documents of the usable records."""
+        """Return the number of usable records; each is one document."""
         return len(self.texts)
 
     def reject(
         self, at: Position, raw: bytes | None, reason: str, detail: str, size: int | None = None
     ) -> None:
-        """Add a `Reject` of the record at `at`, with the bytes `raw`.
+        """Add a `Reject` for the record at the position `at`.
 
-        Where `raw` is only its beginning, `size` is its length in bytes.
+        `raw` are its bytes; if they are only the beginning, `size` is the full length in bytes.
         """
         self.rejects.append(
             Reject(
@@ -126,7 +130,7 @@ def excerpt(raw: bytes) -> str:
 
 
 def without_text(reject: dict[str, Any]) -> dict[str, Any]:
-    """Return an entry of rejects.jsonl without the parts that may quote the record."""
+    """Return a copy of an entry of rejects.jsonl without the fields that may quote the record."""
     return reject | {"detail": "", "excerpt": None}
 
 

@@ -1,4 +1,4 @@
-"""Inputs of a build, and the errors about them."""
+"""Sources, which are the inputs of a build, and errors about them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ HUB_PREFIX = "hf:"
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """One input: a file, or a Hugging Face dataset.
 
-    `size` is in bytes, as stored, and `modified` the file's time in nanoseconds. For a dataset
-    `size` is that of its Arrow files, and `modified` a hash of their names, sizes and times.
+    `size` is the size of the file in bytes, and `modified` its time of modification in nanoseconds.
+    For a dataset `size` is that of its Arrow files, and `modified` a hash of their names, sizes and
+    times.
     """
 
     path: str
@@ -40,7 +41,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def splittable(self) -> bool:
-        """Return whether any byte range of it can be read without the rest."""
+        """Return whether a byte range of it can be read without the bytes before."""
         return self.format in ("jsonl", "text") and self.compression is None
 
 
@@ -59,7 +60,7 @@ def changed_error(source: Source) -> InputError:
 
 @contextlib.contextmanager
 def reading(path: Path | str) -> Iterator[None]:
-    """Turn an OSError from reading `path` into a `StorageError` that says how to mend it."""
+    """Turn an OSError within the block into a `StorageError` about `path`, with a remedy."""
     with storage_errors(path):
         try:
             yield

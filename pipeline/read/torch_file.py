@@ -32,7 +32,7 @@ DTYPES: Mapping[str, str] = {
     "torch.bfloat16": BFLOAT16, "torch.bool": "|b1", "torch.int64": "<i8", "torch.int32": "<i4",
     "torch.int16": "<i2", "torch.int8": "|i1", "torch.uint8": "|u1", "torch.uint64": "<u8",
 }  # fmt: skip
-"""numpy's name of each type of numbers."""
+"""numpy's name for each torch dtype that can be read."""
 
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _AGAIN = "Restore this file, or save it again with torch.save."
@@ -41,8 +41,8 @@ _AGAIN = "Restore this file, or save it again with torch.save."
 def load(path: Path, where: str, *, code: str, trusted: str) -> Any:
     """Return the tensors and plain data in `path`, which errors call `where`.
 
-    Raises `InputError` with `code` for a file that torch.save did not write, and with ``E_PICKLE``
-    and the remedy `trusted` for a pickle that asks for anything else.
+    Raise `InputError`: with `code` for a file that torch.save did not write, with ``E_PICKLE`` and
+    the remedy `trusted` for a pickle of anything else.
     """
     import torch
 
@@ -78,7 +78,7 @@ def _require_archive(path: Path, where: str, code: str) -> None:
 
 
 def rewriting(path: Path, expression: str, why: str) -> str:
-    """Return a remedy that saves `expression`, of the path ``f``, in place of `path`."""
+    """Return a remedy: a command that saves `expression` over `path`, which it calls ``f``."""
     return f'{why}: python -c "import torch; f = {str(path)!r}; torch.save({expression}, f)"'
 
 
@@ -98,7 +98,7 @@ def rows_problem(value: Any, size: int) -> str | None:
 
 
 def numbers_of(rows: torch.Tensor) -> npt.NDArray[Any]:
-    """Return `rows` as a contiguous array; bfloat16 as uint16."""
+    """Return `rows` as a contiguous array, of uint16 if they are bfloat16."""
     import torch
 
     rows = rows.detach().resolve_conj().contiguous()

@@ -1,1 +1,1 @@
-"""Tokenizing: tokenizer files, engines, special tokens, and proof that they agree."""
+"""Tokenizing: tokenizer files, engines, special tokens, and checks that engines agree."""

@@ -1,11 +1,11 @@
-"""The two tokenizer engines, and the gate that decides between them.
+"""The two tokenizer engines, and the choice between them.
 
 gigatoken is 50 to 100 times faster than Hugging Face `tokenizers` and covers BPE; `tokenizers` is
 the reference and covers everything. gigatoken is used only where it loads the tokenizer and gives
 the reference's ids on a sample of the input and on the probe strings; otherwise the reference is
-used, and the reason is stored in the manifest. Texts with a character that the two read by
-different Unicode tables (`suspects`) go to the reference in any case. Both run on one core: a build
-is parallel over processes, and over threads only where fewer units than cores are left.
+used, and the reason is stored in the manifest. A text with a character that the two may treat
+differently (see `suspects`) is encoded by the reference in any case. Both run on one core: a build
+uses several processes, and threads only where fewer units than cores are left.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ _SHOWN = 80  # characters
 _MISREAD = re.compile(rb"\{[0-9]*,?[0-9]*\}\+")
 
 Doubt = Callable[["Tokenizer | None"], str | None]
+"""Comparison that is still to be made; returns what is wrong with the engine, or None."""
 BUILT_IN = "built-in"
 """Name of the tokenizer that comes with the package."""
 
@@ -67,7 +68,7 @@ Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
 
 @contextlib.contextmanager
 def naming(tokenizer: str | None) -> Iterator[None]:
-    """Have errors about the ``--tokenizer`` name it, in place of the option."""
+    """Name the tokenizer, not the option ``--tokenizer``, in errors within the block."""
     try:
         yield
     except InputError as error:
@@ -77,7 +78,7 @@ def naming(tokenizer: str | None) -> Iterator[None]:
 
 
 class Encoder(Protocol):
-    """Interface of engines: they encode a batch of texts in UTF-8, without BOS and EOS.
+    """Interface of engines, which encode batches of texts in UTF-8, without BOS and EOS.
 
     `encode` returns the ids of all texts joined, uint32, and int64 offsets [texts + 1].
     `batch_bytes` is the size of a batch that it encodes fastest.
@@ -89,13 +90,13 @@ class Encoder(Protocol):
         """Return the ids of `texts`."""
 
     def spread(self, threads: int) -> None:
-        """Let up to `threads` threads encode from now on, if the engine is slow enough to gain."""
+        """Encode with up to `threads` threads from now on, if that makes the engine faster."""
 
 
 class _Gigatoken:
     """The engine gigatoken (https://github.com/marcelroed/gigatoken), one document at a time.
 
-    It is for samples and small inputs: it imports nothing that takes long.
+    For samples and small inputs: nothing is imported that takes long.
     """
 
     batch_bytes = 2 << 20
@@ -110,13 +111,13 @@ class _Gigatoken:
         return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
 
     def spread(self, threads: int) -> None:
-        """Do nothing: one thread does a unit in less time than others take to start."""
+        """Do nothing: one thread encodes a unit in less time than threads take to start."""
 
 
 class _GigatokenBatches(_Gigatoken):
     """The engine gigatoken in batches, two to three times as fast where documents are short.
 
-    It is for processes that do nothing else (see awkward_stub.py). Workers check its ids on the
+    For processes that do nothing but encode (see `awkward_stub`). Workers check its ids on the
     probes.
     """
 
@@ -142,7 +143,7 @@ class _GigatokenBatches(_Gigatoken):
         return ids[first:last], offsets - first
 
     def _sound(self) -> bool:
-        """Return whether encoding works with the stand-in, and gives the ids of single texts."""
+        """Return whether a batch encoded with the stand-in has the ids of single texts."""
         texts = [b"Two words", b"", "caf\u00e9 \u6211".encode()]
         try:
             ids, offsets = self.encode(texts)
@@ -153,16 +154,16 @@ class _GigatokenBatches(_Gigatoken):
 
 
 def _offsets(counts: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the start of each of consecutive rows, and the end of the last."""
+    """Return the offsets of consecutive rows with `counts` items, int64 [rows + 1]."""
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     return offsets
 
 
 class _GigatokenOrReference:
-    """The engine gigatoken, with texts that hold a suspect left to the reference.
+    """The engine gigatoken, and the reference for texts with a suspect (see `suspects`).
 
-    The reference is loaded for the first of them.
+    The reference is loaded for the first such text.
     """
 
     def __init__(self, engine_json: bytes, *, alone: bool) -> None:
@@ -198,7 +199,7 @@ class _GigatokenOrReference:
 
 
 class _Head(msgspec.Struct):
-    """The parts of a tokenizer.json that engines may read differently."""
+    """The parts of a tokenizer.json that the engines may interpret differently."""
 
     normalizer: msgspec.Raw = msgspec.Raw()
     pre_tokenizer: msgspec.Raw = msgspec.Raw()
@@ -206,9 +207,9 @@ class _Head(msgspec.Struct):
 
 
 def _head(engine_json: bytes) -> _Head:
-    """Return the head of a tokenizer; raise `ValueError` if it is not for gigatoken.
+    """Return the head of a tokenizer.json; raise `ValueError` if gigatoken misreads it.
 
-    In the patterns of `tokenizers`, ``{1,3}+`` repeats what stands before it as often as it can.
+    In the split patterns of `tokenizers`, ``x{1,3}+`` repeats ``x{1,3}``; gigatoken does not.
     """
     head = msgspec.json.decode(engine_json, type=_Head)
     if misread := _MISREAD.search(bytes(head.pre_tokenizer)):
@@ -217,11 +218,12 @@ def _head(engine_json: bytes) -> _Head:
 
 
 def _suspects_for(head: _Head) -> Suspects:
-    """Return the suspects of a tokenizer.
+    """Return the suspects for a tokenizer.
 
-    gigatoken looks for added tokens before it normalizes text, `tokenizers` for those that are
-    marked `normalized` afterwards: of them, all that NFC may change is suspect. A `Precompiled`
-    normalizer depends on further tables.
+    gigatoken looks for added tokens before it normalizes text, `tokenizers` looks for those marked
+    `normalized` afterwards. If there are any and text is normalized by NFC, all characters that NFC
+    may change are suspects. A `Precompiled` normalizer depends on further tables: in versions that
+    were not compared, all characters beyond ASCII are suspects.
     """
     compared = _are_installed(COMPARED)
     if not compared and b'"Precompiled"' in bytes(head.normalizer):
@@ -234,17 +236,17 @@ def _suspects_for(head: _Head) -> Suspects:
 
 
 class EarlyEngine(Protocol):
-    """Interface of gigatoken in another process, which loads it while this one goes on."""
+    """Interface of gigatoken in another process, where it loads while this process goes on."""
 
     def load(self, engine_json: bytes) -> None:
-        """Begin to load this tokenizer."""
+        """Start to load the tokenizer in the other process."""
 
     def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
-        """Return the ids of `texts`, or why they cannot be had; None if no process can answer."""
+        """Return the ids of `texts`, or why gigatoken fails; None if there is no such process."""
 
 
 class PreEncoded:
-    """An encoder that knows the ids of `texts`, which were asked for, and of no others."""
+    """Encoder of `texts` alone, which were encoded in another process."""
 
     batch_bytes = 1 << 20
 
@@ -252,7 +254,7 @@ class PreEncoded:
         self._ids = {text: _of(encoded, number) for number, text in enumerate(texts)}
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
-        """Return the known ids of `texts`."""
+        """Return the ids of `texts`; raise `KeyError` for a text that was not encoded before."""
         parts = [self._ids[text] for text in texts]
         return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
 
@@ -276,13 +278,13 @@ class _LoadedTokenizers:
         return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
 
     def spread(self, threads: int) -> None:
-        """Set what `tokenizers` reads: the first variable at each call, the other once."""
+        """Set the variables that `tokenizers` reads: the first at each call, the second once."""
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
         os.environ["RAYON_NUM_THREADS"] = str(threads)
 
 
 class _Tokenizers(_LoadedTokenizers):
-    """The engine tokenizers, loaded from a tokenizer.json made for encoding."""
+    """The engine tokenizers, with a tokenizer.json made for encoding."""
 
     def __init__(self, engine_json: bytes) -> None:
         super().__init__(load_reference(engine_json))
@@ -290,22 +292,23 @@ class _Tokenizers(_LoadedTokenizers):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineChoice:
-    """The chosen engine with the reason; `encoder` may be an `PreEncoded` one."""
+    """The chosen engine, and why; `encoder` may be a `PreEncoded` one."""
 
     name: str
     reason: str
     encoder: Encoder
     doubt: Doubt | None = None
-    """Outstanding comparison of the engine with the reference; returns what is wrong, or None.
+    """Comparison of the engine with the reference, if the caller has to make it.
 
-    It is quicker with the tokenizer loaded and set to treat special tokens as the build does.
+    It is quicker if it gets the user's tokenizer, loaded and set to treat special tokens as the
+    build does.
     """
 
 
 def make_encoder(name: str, engine_json: bytes, *, alone: bool = False) -> Encoder:
     """Return the engine `name`, loaded with a tokenizer.json made for encoding.
 
-    With `alone` this process does nothing but encode (see awkward_stub.py).
+    With `alone` this process must do nothing but encode (see `awkward_stub`).
     """
     if name == TOKENIZERS:
         return _Tokenizers(engine_json)
@@ -323,10 +326,10 @@ def choose_engine(
 ) -> EngineChoice:
     """Return the engine to use: load both, compare them on `sample`, and decide.
 
-    With `early` the caller makes the comparison: it calls `doubt` of the choice, and if the result
-    is not None, this function again with it as the `problem`. The encoder of such a choice may know
-    the texts of `sample` and `others` only. Raise `InputError` if neither engine loads the
-    tokenizer, and `IncompatibleError` if gigatoken was demanded and disagrees.
+    With `early` the caller makes the comparison: it calls `doubt` of the choice, and if that
+    returns a problem, it calls this function again with the `problem`. The encoder of such a choice
+    may encode the texts of `sample` and `others` only. Raise `InputError` if neither engine loads
+    the tokenizer, and `IncompatibleError` if gigatoken is `wanted` and disagrees.
     """
     if wanted == TOKENIZERS:
         return EngineChoice(
@@ -354,7 +357,7 @@ def choose_engine(
 
 
 def _gigatoken_reason(compared: int) -> str:
-    """Return why gigatoken is used, and for what."""
+    """Return the reason for gigatoken: on what it was compared, and for which texts it is used."""
     equal = f"equal to tokenizers on {compared} texts of this build, and used where"
     if _are_installed(COMPARED):
         return f"{equal} their Unicode tables agree"
@@ -365,10 +368,10 @@ def _gigatoken_reason(compared: int) -> str:
 def _compare(
     fast: Encoder, engine_json: bytes, sample: Sequence[bytes], loaded: Tokenizer | None
 ) -> str | None:
-    """Return why `fast` cannot be used, or None.
+    """Return why `fast` cannot be used; None if its ids for `sample` are the reference's.
 
-    `loaded`, the tokenizer of the user, mostly settles it: if its ids are the same, the one made
-    for encoding need not be loaded.
+    If the user's own tokenizer, `loaded`, gives the same ids, the one made for encoding is not
+    loaded, which saves time.
     """
     if loaded is not None:
         loaded.no_truncation()
@@ -379,7 +382,7 @@ def _compare(
 
 
 def load_reference(engine_json: bytes) -> Tokenizer:
-    """Return a tokenizer of the reference library; raise `InputError` if it cannot load it."""
+    """Return the tokenizer, loaded by the reference library; raise `InputError` if that fails."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from tokenizers import Tokenizer
 
@@ -390,7 +393,7 @@ def load_reference(engine_json: bytes) -> Tokenizer:
 def encoding_errors(
     tokenizer: Tokenizer, texts: Sequence[str]
 ) -> contextlib.AbstractContextManager[None]:
-    """Raise `InputError` where `tokenizer` fails on one of `texts`, as by a panic."""
+    """Return a context in which a failure of `tokenizer` becomes an error about one of `texts`."""
     return rust_errors(partial(_not_encoded, tokenizer, texts))
 
 
@@ -423,7 +426,7 @@ def _fails(tokenizer: Tokenizer, text: str) -> bool:
 
 
 def load_gigatoken(engine_json: bytes, *, alone: bool = False) -> tuple[Encoder | None, str | None]:
-    """Return gigatoken with a tokenizer, or why it cannot be used."""
+    """Return gigatoken with a tokenizer, or None and the reason why it cannot be used."""
     try:
         return make_encoder(GIGATOKEN, engine_json, alone=alone), None
     except BaseException as error:
@@ -433,7 +436,7 @@ def load_gigatoken(engine_json: bytes, *, alone: bool = False) -> tuple[Encoder 
 
 
 def encode_or_problem(fast: Encoder, sample: Sequence[bytes]) -> Encoded | str:
-    """Return the ids of `sample`, or why there are none."""
+    """Return the ids of `sample`, or a sentence about why gigatoken fails on it."""
     try:
         return fast.encode(sample)
     except BaseException as error:
@@ -443,6 +446,7 @@ def encode_or_problem(fast: Encoder, sample: Sequence[bytes]) -> Encoded | str:
 
 
 def _encoder_from(early: EarlyEngine, texts: Sequence[bytes]) -> tuple[Encoder | None, str | None]:
+    """Return an encoder of `texts` alone, or None and the problem if there is one."""
     answer = early.answer(texts)
     if answer is None or isinstance(answer, str):
         return None, answer
@@ -450,7 +454,7 @@ def _encoder_from(early: EarlyEngine, texts: Sequence[bytes]) -> tuple[Encoder |
 
 
 def _disagreement(fast: Encoder, reference: Encoder, sample: Sequence[bytes]) -> str | None:
-    """Return a sentence about the first text on which the engines differ, or None."""
+    """Return a sentence about the first text for which the engines give different ids, or None."""
     found = encode_or_problem(fast, sample)
     if isinstance(found, str):
         return found
@@ -475,9 +479,9 @@ def _of(encoded: Encoded, index: int) -> Any:
 
 
 def _are_installed(versions: Mapping[str, str]) -> bool:
-    """Check whether libraries are installed in these `versions`.
+    """Return whether libraries are installed in these `versions`.
 
-    The directory that pip makes tells it without `importlib.metadata`, which takes 20 ms to import.
+    Folders named by pip show it without `importlib.metadata`, which takes 20 ms to import.
     """
     import gigatoken
 

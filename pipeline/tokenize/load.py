@@ -1,9 +1,9 @@
-"""Resolution of the tokenizer that the user named to the bytes of a tokenizer.json.
+"""Tokenizers by name: from the value of ``--tokenizer`` to the bytes of a tokenizer.json.
 
 Guarantees: the bytes of a named tokenizer.json are kept unchanged; no file is ever executed or
-unpickled; a file that cannot be used is one `InputError` with code E_TOKENIZER, a failure of the
-network one `StorageError`. The result is loaded once in `tokenizers`, which takes 0.1 to 1 s. Only
-hub repositories and ``tiktoken:NAME`` use the network.
+unpickled; a file that cannot be used raises an `InputError` with code E_TOKENIZER, and a failure of
+the network a `StorageError`. The result is checked by loading it in `tokenizers`, which takes 0.1
+to 1 s. Only hub repositories and ``tiktoken:NAME`` use the network.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ class TokenizerSource:
     json: bytes
     """A Hugging Face tokenizer.json: the file itself where one was named, else converted."""
     origin: str
-    """For people: "built-in", a file's base name, "tiktoken:NAME" or a hub repository."""
+    """Name for messages: "built-in", a file's base name, "tiktoken:NAME" or a hub repository."""
     roles: Mapping[str, str] = field(default_factory=dict)
-    """bos_token, eos_token and pad_token, as far as a file beside the tokenizer names them."""
+    """Those of bos_token, eos_token and pad_token that a file beside the tokenizer names."""
 
     config: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """`json`, parsed, but for the merges: a `msgspec.Raw`. Treat it as read-only."""
+    """`json`, parsed, except the merges, which are a `msgspec.Raw`. Treat it as read-only."""
 
 
 def resolve_tokenizer(spec: str | None, *, load: bool = True) -> TokenizerSource:
     """Return the tokenizer that `spec` names; None is the built-in one.
 
-    With `load` it is loaded once as a check; otherwise call `load_tokenizer`.
+    With `load`, it is loaded once to check it; without, the caller must call `load_tokenizer`.
 
     A `spec` is a path (tokenizer.json, .tiktoken, sentencepiece .model, or a folder with one of
     them), ``tiktoken:NAME``, or ``OWNER/NAME`` on the Hugging Face hub. An existing path comes
@@ -115,7 +115,7 @@ def existing_path(spec: str) -> Path | None:
 
 
 def is_repository(spec: str) -> bool:
-    """Return whether `spec` may name a hub repository: not so if its folder exists here."""
+    """Return whether `spec` is like OWNER/NAME on the hub, and there is no local folder OWNER."""
     if not _REPOSITORY.fullmatch(spec) or spec.endswith(_FILE_ENDINGS):
         return False
     return not Path(spec).parent.is_dir()
@@ -196,7 +196,7 @@ def _roles_beside(folder: Path) -> dict[str, str]:
 
 
 def _roles_in(data: bytes, where: str) -> dict[str, str]:
-    """Return the roles in a tokenizer_config.json, named by text or ``{"content": text}``."""
+    """Return the tokens of the roles in a tokenizer_config.json or special_tokens_map.json."""
     config = _decode(data, where, dict[str, Any])
     roles = {}
     for name in _ROLES:
@@ -220,7 +220,7 @@ def _from_tiktoken(name: str) -> TokenizerSource:
             "Run: pip install 'dataprep-shards[tiktoken]'.",
         ) from None
     try:
-        # The documented way to extend an encoding reads the same attribute.
+        # A private attribute, but the documented way to extend an encoding reads it, too.
         ranks = tiktoken.get_encoding(name)._mergeable_ranks
     except Exception as error:
         raise _offline(where, error, f"the file {name}.tiktoken") from error
@@ -234,12 +234,12 @@ def _from_hub(repository: str) -> TokenizerSource:
         problem = f"the repository has no {' or '.join(_MAIN_FILES)}"
         raise _unusable(problem, repository, f"Download what it has, and give {_KINDS}.")
     for name in _ROLE_FILES:
-        download(repository, name)  # lands beside the first
+        download(repository, name)  # to the folder of the first
     return _from_file(path, repository)
 
 
 def download(repository: str, name: str) -> Path | None:
-    """Return a file of a hub repository, cached if possible; None if it has no such file."""
+    """Return the path of a file from a hub repository or its cache; None if there is none."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import (
         EntryNotFoundError,
@@ -293,7 +293,7 @@ def _offline(where: str, error: Exception, instead: str) -> StorageError:
 def _config_of(data: bytes, where: str) -> dict[str, Any]:
     """Return the tokenizer.json `data`, parsed without the merges, which are most of it.
 
-    Raise `InputError` unless the parts that are read here are present.
+    Raise `InputError` if it is not JSON, or has no model with a vocabulary.
     """
     parts = _decode(data, where, dict[str, msgspec.Raw])
     raw = parts.pop("model", msgspec.Raw(b"{}"))

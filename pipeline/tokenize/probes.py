@@ -2,8 +2,8 @@
 
 Each probe tests one subject on which implementations disagree: runs of spaces, line ends, Unicode
 normalisation, emoji sequences, digits, contractions, scripts without spaces, text that spells a
-control token. A build stores the ids they give; `check_probes` encodes them again with what is
-installed now, in a few milliseconds once the tokenizer is loaded.
+special token. A build stores their ids; `check_probes` encodes them again with the libraries that
+are installed now, in a few milliseconds once the tokenizer is loaded.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _PROBES = (
     "$x^2 + y_1 \\leq \\frac{1}{2}$ \u2211\u221e\u2264\u2260\u00d7\u00f7\u222b\u2202\u2208\u211d",
     "na\u00efve caf\u00e9 Z\u00fcrich \u0142\u00f3d\u017a",
     "nai\u0308ve cafe\u0301 Zu\u0308rich",  # the same letters, decomposed
-    "\ufb01ne \u212b \u00bd \u2460 \u3392",  # what NFKC takes apart
-    "\u0130stanbul \u0131\u0131k \u00df \u1e9e \u01c5",  # lower case is not obvious
+    "\ufb01ne \u212b \u00bd \u2460 \u3392",  # characters that NFKC decomposes
+    "\u0130stanbul \u0131\u0131k \u00df \u1e9e \u01c5",  # characters with unusual lower case
     "\U0001f600\U0001f44d\U0001f3fd\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466",
     "\U0001f1e9\U0001f1ea\U0001f1eb\U0001f1f7 1\ufe0f\u20e3 \u2764\ufe0f \u2764",
     "\u6211\u7231\u81ea\u7136\u8bed\u8a00\u5904\u7406\u3002\u4f60\u597d\uff0c\u4e16\u754c\uff01",
@@ -109,7 +109,7 @@ def check_probes(report: VerifyReport) -> VerifyReport:
 def probe_findings(manifest: Manifest, tokenizer_json: bytes) -> list[Finding]:
     """Return a finding for each engine that no longer gives the stored ids, or fails to load.
 
-    Encode with Hugging Face `tokenizers` always, and with gigatoken if the build used it.
+    `tokenizers` is always tried, and gigatoken if the build used it.
     """
     entry = manifest.tokenizer
     if not entry.probes:

@@ -1,8 +1,9 @@
 """sentencepiece models as tokenizer.json: BPE and Unigram, without sentencepiece or protobuf.
 
-A .model is one protobuf message: pieces with a score and a type, how it was trained, how it
-normalizes. BPE has scores and no merges: every cut of a piece in two pieces becomes a merge, the
-best score first. Control pieces become special tokens, user-defined pieces ordinary added tokens.
+A .model is one protobuf message: pieces with a score and a type, and the settings of training and
+of normalization. BPE models have scores and no merges: every cut of a piece into two pieces becomes
+a merge, the best score first. Control pieces become special tokens, user-defined pieces ordinary
+added tokens.
 
 Features that a tokenizer.json cannot express are refused by name: word and character models, unused
 pieces, whitespace as suffix, user-defined pieces that hold a space. Three differences remain:
@@ -35,7 +36,7 @@ Value = int | bytes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """One entry of the vocabulary; its id is its place."""
+    """Entry of the vocabulary; its id is its index."""
 
     text: str
     score: float
@@ -55,7 +56,7 @@ class Model:
 
 
 def parse_model(data: bytes, where: str) -> Model:
-    """Return a parsed .model, `where` in errors; raise `InputError` for any other file."""
+    """Return the parsed .model `data`; raise `InputError` about `where` if it is none."""
     try:
         model = _read_model(data, where)
     except (ValueError, IndexError, TypeError, AttributeError, struct.error) as error:
@@ -67,7 +68,10 @@ def parse_model(data: bytes, where: str) -> Model:
 
 
 def model_to_json(model: Model, where: str) -> bytes:
-    """Return the tokenizer.json with the same ids as sentencepiece gives for `model`."""
+    """Return a tokenizer.json that gives the ids that sentencepiece gives with `model`.
+
+    Raise `InputError` about `where` for a model that a tokenizer.json cannot express.
+    """
     _check_expressible(model, where)
     config = {
         "version": "1.0",

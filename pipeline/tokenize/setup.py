@@ -24,7 +24,7 @@ _NARROW = 1 << 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildTokenizer:
-    """A tokenizer with the settings of a build."""
+    """Tokenizer of a build: its file, the chosen engine, and the settings of the build."""
 
     bos: str
     eos: str
@@ -35,13 +35,13 @@ class BuildTokenizer:
     libraries: dict[str, str]
 
     def bos_token(self) -> SpecialToken | None:
-        """Return the token put before documents."""
+        """Return the token that begins every document, or None."""
         if self.bos == AUTO:
             return template_bos(self.config)
         return None if self.bos == NONE else _named(self.config, self.bos, "--bos")
 
     def eos_token(self) -> SpecialToken | None:
-        """Return the token put after documents."""
+        """Return the token that ends every document, or None; raise `UsageError` if unknown."""
         if self.eos == NONE:
             return None
         if self.eos != AUTO:
@@ -56,7 +56,7 @@ class BuildTokenizer:
         return found
 
     def encoding(self) -> EncodingSettings:
-        """Return the settings that workers need."""
+        """Return the settings by which workers encode."""
         size = vocab_size(self.config)
         bos, eos = self.bos_token(), self.eos_token()
         return EncodingSettings(
@@ -71,7 +71,7 @@ class BuildTokenizer:
         )
 
     def entry(self, probes: Sequence[str]) -> TokenizerEntry:
-        """Return the entry of the manifest."""
+        """Return the entry of the manifest, with the ids of `probes`."""
         bos, eos = self.bos_token(), self.eos_token()
         return TokenizerEntry(
             file="tokenizer.json",

@@ -1,8 +1,8 @@
-"""Control tokens spelled in text: their counts, and a proof that such text stayed text.
+"""Special tokens spelled in text: their counts, and a proof that such text stayed text.
 
 A search for each special token would cost more than tokenizing. So there is one pattern for all
-that begin with the same character, and it branches where they differ: text that consists of such
-characters costs little more than other text.
+special tokens with the same first character, and it branches where they differ: even text full of
+such characters costs little more than other text.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .stored_tokens import EncodingSettings
 __all__ = ["SpecialTextCounter"]
 
 _FEW = 3
-_LONG = 1000  # bytes on average
-_MAX_BRANCHES = 50  # an expression nests no deeper: tokens can be prefixes of each other
-_SEPARATOR = b"\xff"  # stands in no UTF-8 text
+_LONG = 1000  # bytes of a text on average, from which texts are searched separately
+_MAX_BRANCHES = 50  # depth of a pattern; tokens can be prefixes of each other without limit
+_SEPARATOR = b"\xff"  # occurs in no UTF-8 text
 
 
 class SpecialTextCounter:
@@ -32,8 +32,8 @@ class SpecialTextCounter:
     def __init__(self, encoding: EncodingSettings) -> None:
         self.found: Counter[str] = Counter()
         self._literal = encoding.special_text == "literal"
-        control = set(encoding.special_tokens.values()) - {encoding.unknown}
-        self._ids = np.array(sorted(control), np.uint32)
+        special = set(encoding.special_tokens.values()) - {encoding.unknown}
+        self._ids = np.array(sorted(special), np.uint32)
         by_first: dict[bytes, list[bytes]] = {}
         for token in filter(None, map(str.encode, encoding.special_tokens)):
             by_first.setdefault(token[:1], []).append(token)
@@ -42,12 +42,13 @@ class SpecialTextCounter:
         ]
 
     def count(self, texts: Sequence[bytes], ids: npt.NDArray[np.uint32]) -> None:
-        """Count the tokens in `texts`; if they must stay text, prove that `ids` hold none.
+        """Count the special tokens that `texts` spell.
 
-        Only text that spells a token can produce one, so other batches need no proof.
+        Raise `IncompatibleError` if they must stay text, and `ids` hold a special token. `ids` are
+        searched only if a special token is spelled: other text cannot produce one.
         """
         if sum(map(len, texts)) < _LONG * len(texts):
-            texts = [_SEPARATOR.join(texts)]  # a call for each short one would cost more
+            texts = [_SEPARATOR.join(texts)]  # a call for each short text would cost more
         spelled = 0
         for first, pattern in self._patterns:
             for text in texts:
@@ -64,7 +65,7 @@ class SpecialTextCounter:
 
 
 def _pattern(tokens: Sequence[bytes], depth: int = 0) -> bytes:
-    """Return a regular expression for the longest of `tokens` at a place.
+    """Return a regular expression that matches the longest of `tokens` at a position.
 
     >>> _pattern([b"<a>", b"<ab>", b"<c>"]), _pattern([b"a", b"ab"])
     (b'<(?:a(?:>|b>)|c>)', b'a(?:(?:b))?')
@@ -79,7 +80,7 @@ def _pattern(tokens: Sequence[bytes], depth: int = 0) -> bytes:
     if not below:
         return re.escape(common)
     branches = b"(?:" + b"|".join(_pattern(below[at], depth + 1) for at in sorted(below)) + b")"
-    if len(below) > _FEW:  # one look instead of a try of each
+    if len(below) > _FEW:  # one lookahead instead of a trial of each branch
         branches = b"(?=[" + b"".join(map(re.escape, sorted(below))) + b"])" + branches
     return re.escape(common) + (b"(?:" + branches + b")?" if ends else branches)
 

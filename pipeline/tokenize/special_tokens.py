@@ -1,12 +1,12 @@
-"""Control tokens of a tokenizer.json, and configurations in which text cannot spell them.
+"""Special tokens of a tokenizer.json, and configurations in which text cannot spell them.
 
 The functions take a parsed tokenizer.json that `tokenizers` can load, and do not change it. The
 merges, most of the file, may be left unparsed (`msgspec.Raw`). One file gives two configurations:
-`literal_config`, in which no text can become a control token, and `parse_config`, in which text
-that spells one does. Both serve encoding only: decode with the file itself, since in a literal
-configuration control tokens have no name.
+`literal_config`, in which no text can become a special token, and `parse_config`, in which text
+that spells one does. Both are for encoding only: decode with the file itself, since in a literal
+configuration special tokens have other names.
 
-Removing a control token from `added_tokens` is not enough. A Unigram model matches every piece of
+Removing a special token from `added_tokens` is not enough. A Unigram model matches every piece of
 its vocabulary in text (T5 gives `</s>` for the five characters), a BPE model with `ignore_merges`
 and a WordPiece model match whole words. So the piece itself gets a name that no text reaches: it
 holds a NUL, spaces and a line feed, which byte-level alphabets, metaspaces and word splitters never
@@ -34,7 +34,6 @@ __all__ = [
     "parse_config",
     "special_tokens",
     "template_bos",
-    "template_eos",
     "vocab_size",
 ]
 
@@ -82,7 +81,7 @@ def special_tokens(config: Config) -> dict[str, int]:
 
 
 def find_role(config: Config, roles: Mapping[str, str], role: Role) -> SpecialToken | None:
-    """Return the token that plays `role`, or None where nothing names it.
+    """Return the token with the `role`, or None if no token is known to have it.
 
     First the token that `roles` names (`bos_token`, `eos_token`, `pad_token`, as in
     tokenizer_config.json), if the tokenizer has it; then the first of `BOS_NAMES`, `EOS_NAMES` or
@@ -105,16 +104,11 @@ def find_role(config: Config, roles: Mapping[str, str], role: Role) -> SpecialTo
 
 def template_bos(config: Config) -> SpecialToken | None:
     """Return the first token that the post-processor puts before a single text, if any."""
-    return _template(config.get("post_processor"), before=True)
-
-
-def template_eos(config: Config) -> SpecialToken | None:
-    """Return the last token that the post-processor puts after a single text, if any."""
-    return _template(config.get("post_processor"), before=False)
+    return _template_bos(config.get("post_processor"))
 
 
 def parse_config(config: Config) -> Config:
-    """Return `config` without template, truncation and padding; spelled tokens become tokens.
+    """Return `config` without template, truncation and padding; special tokens can be spelled.
 
     It shares the vocabulary with `config`: treat both as read-only.
     """
@@ -122,7 +116,7 @@ def parse_config(config: Config) -> Config:
 
 
 def literal_config(config: Config) -> Config:
-    """Return `config` so that no text becomes a special token; all other ids are unchanged.
+    """Return `config` changed so that no text becomes a special token; other ids stay the same.
 
     On ordinary text it gives the ids that `tokenizers` gives with `encode_special_tokens` set and
     `add_special_tokens=False`. Added tokens that are not marked special (runs of spaces, for
@@ -150,29 +144,28 @@ def _id_of(config: Config, content: str) -> int | None:
     return next((number for number, (piece, _) in enumerate(vocab) if piece == content), None)
 
 
-def _template(processor: Config | None, *, before: bool) -> SpecialToken | None:
+def _template_bos(processor: Config | None) -> SpecialToken | None:
     kind = processor.get("type") if processor else None
     if processor is None or kind not in _READERS:
         return None
     if kind == "Sequence":
-        parts = (_template(part, before=before) for part in processor["processors"])
+        parts = (_template_bos(part) for part in processor["processors"])
         return next((part for part in parts if part is not None), None)
     if kind == "TemplateProcessing":
-        return _from_template(processor, before=before)
-    content, number = processor["cls" if before else "sep"]
+        return _from_template(processor)
+    content, number = processor["cls"]
     return SpecialToken(id=int(number), token=content)
 
 
 _READERS = {"Sequence", "TemplateProcessing", "BertProcessing", "RobertaProcessing"}
 
 
-def _from_template(processor: Config, *, before: bool) -> SpecialToken | None:
-    single = processor["single"] if before else processor["single"][::-1]
+def _from_template(processor: Config) -> SpecialToken | None:
+    single = processor["single"]
     if not single or "SpecialToken" not in single[0]:
         return None
     entry = processor["special_tokens"][single[0]["SpecialToken"]["id"]]
-    edge = 0 if before else -1
-    return SpecialToken(id=int(entry["ids"][edge]), token=entry["tokens"][edge])
+    return SpecialToken(id=int(entry["ids"][0]), token=entry["tokens"][0])
 
 
 def _sentinel(number: int) -> str:
@@ -226,8 +219,8 @@ def _may_take_part(
 ) -> bool:
     """Return whether one of `names` may be a part or the result of a merge, without parsing.
 
-    Parts of a merge are in the vocabulary. A name that is a part stands in the text of the merges,
-    where a search finds it if JSON writes it in one way only.
+    A name that is a part of a merge stands in the text of `merges`, where a search finds it if JSON
+    writes it in one way only. For a name that is the result, both parts are in the vocabulary.
     """
     if prefix or not isinstance(merges, msgspec.Raw):
         return True

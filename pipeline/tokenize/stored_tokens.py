@@ -16,11 +16,11 @@ __all__ = ["EncodingSettings", "with_bos_eos"]
 Ids = npt.NDArray[np.uint32]
 Offsets = npt.NDArray[np.int64]
 
-_LONG = 1000  # ids of a document; longer ones are copied faster document by document
+_LONG = 1000  # ids a document on average, above which copying each document is faster
 
 
 class EncodingSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings that turn texts into stored ids."""
+    """Settings by which texts become stored ids."""
 
     engine: str
     dtype: str
@@ -29,22 +29,22 @@ class EncodingSettings(msgspec.Struct, frozen=True, kw_only=True):
     eos: int | None
     special_tokens: dict[str, int]
     unknown: int | None
-    """Id of text that the model does not know: special, but spelled by no text."""
+    """Id that the model gives to unknown text: it may be a special token that no text spells."""
     special_text: str
 
     @property
     def added(self) -> int:
-        """Return the number of tokens that every document has beside those of its text."""
+        """Return how many tokens, BOS and EOS, each document has beside those of its text."""
         return (self.bos is not None) + (self.eos is not None)
 
 
 def with_bos_eos(
     ids: Ids, offsets: Offsets, *, bos: int | None, eos: int | None, dtype: str, vocab_size: int
 ) -> tuple[npt.NDArray[Any], Offsets]:
-    """Return the stored tokens of all documents of a batch, and the length of each.
+    """Return the stored tokens of all documents of a batch, and the length of each document.
 
-    `ids` [n] and `offsets` [documents + 1] come from an engine. Every id is checked against
-    `vocab_size` before it is narrowed: a cast would wrap it silently. Under 1 ns a token.
+    `ids` [n] and `offsets` [documents + 1] are from an engine. Raise `DataprepError` for an id that
+    is not below `vocab_size`: the cast to `dtype` could wrap it silently. Takes under 1 ns a token.
     """
     if len(ids) and int(ids.max()) >= vocab_size:
         raise DataprepError(

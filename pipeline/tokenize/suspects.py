@@ -1,12 +1,12 @@
-"""Suspects: code points that the two engines may read differently, and their search in texts.
+"""Suspects: code points that the two engines may treat differently, and a search for them.
 
-The ids of an engine depend on Unicode tables of its own: which characters are letters,
-digits, marks and spaces, and how they are composed and ordered by NFC. The tables of gigatoken are
-of a later Unicode version than those of `tokenizers`, so a text that holds a suspect is encoded by
-`tokenizers`. In the versions named by `COMPARED` the suspects are the differences that a sweep over
-all of Unicode found (tests/long/test_suspects.py). With any other version they are all code points
-beyond ASCII whose properties have ever changed, or may yet: only code points of the first three
-planes that have equal properties in Unicode 3.2 and in the Unicode of this Python are trusted.
+The ids of an engine depend on its Unicode tables: which characters are letters, digits, marks and
+spaces, and how NFC composes and orders them. The tables of gigatoken are of a later Unicode version
+than those of `tokenizers`, so a text that holds a suspect is encoded by `tokenizers`. For the
+versions in `COMPARED` the suspects are the differences that a sweep over all of Unicode found
+(tests/long/test_suspects.py). For all other versions they are the code points beyond ASCII whose
+properties have changed or may change: all but those of the first three planes that have equal
+properties in Unicode 3.2 and in the Unicode of this Python.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NORMALIZED = """
     11F41-11F42 1611E 16121-16129 1612F 16D63 16D67-16D6A 16FF0-16FF1 1E08F 1E130-1E136 1E2AE
     1E2EC-1E2EF 1E4EC-1E4EF 1E5EE-1E5EF 1E6E3 1E6E6 1E6EE-1E6EF 1E6F5
 """
-# Code points whose general category differs, as any split pattern that gigatoken knows tells.
+# Code points whose general category differs so that some split pattern of gigatoken shows it.
 _CLASSIFIED = """
     88F C5C CDC 1ACF-1ADD 1AE0-1AEB 20C1 2B96 A7CE-A7CF A7D2 A7D4 A7F1 FBC3-FBD2 FD90-FD91
     FDC8-FDCE 10940-10959 10EC5-10EC7 10ED0-10ED8 10EFA-10EFB 11B60-11B67 11DB0-11DDB
@@ -42,16 +42,16 @@ _CLASSIFIED = """
     1F8D0-1F8D8 1FA54-1FA57 1FA8A 1FA8E 1FAC8 1FACD 1FAEA 1FAEF 1FBFA 2B73A-2B73F 2CEA2-2CEAD
     323B0-33479
 """
-_PIECE = 1 << 20  # bytes searched at a time: a place that is looked at takes 30 bytes
+_PIECE = 1 << 20  # bytes searched at a time: each candidate takes 30 bytes of memory
 _PLANES = range(0x80, 0x30000)  # those with all decompositions, and nearly all of Unicode 3.2
 
 Range = tuple[int, int]
 
 
 class Suspects:
-    """A set of code points, and the search for texts that hold one of them.
+    """Set of code points, with a search for texts that hold one of them.
 
-    Tables are made of `ranges` at the first text beyond ASCII.
+    Its tables are made from `ranges` for the first text beyond ASCII.
     """
 
     def __init__(self, ranges: Iterable[Range]) -> None:
@@ -59,7 +59,7 @@ class Suspects:
 
     @cached_property
     def _member(self) -> npt.NDArray[np.bool_]:
-        """A table of all code points."""
+        """Return, for each code point, whether it is in the set."""
         member = np.zeros(0x110000, np.bool_)
         for first, last in self._ranges:
             member[first : last + 1] = True
@@ -67,7 +67,7 @@ class Suspects:
 
     @cached_property
     def _pair(self) -> npt.NDArray[np.bool_]:
-        """A table of the first two bytes of a code point in UTF-8, as a number."""
+        """Return, for each two bytes as a number, whether a code point in the set begins so."""
         codes = np.flatnonzero(self._member)
         pair = np.zeros(0x10000, np.bool_)
         for stop, lead, shift in ((0x800, 0xC0, 6), (0x10000, 0xE0, 12), (0x110000, 0xF0, 18)):
@@ -77,15 +77,15 @@ class Suspects:
 
     @cached_property
     def _least(self) -> int:
-        """The least first byte."""
+        """Return the least first byte, in UTF-8, of the code points in the set."""
         return int(self._pair.argmax()) >> 8
 
     def __contains__(self, code: int) -> bool:
-        """Return whether the code point is one of them."""
+        """Return whether the code point is in the set."""
         return bool(self._member[code])
 
     def among(self, texts: Sequence[bytes]) -> list[int]:
-        """Return the numbers of the `texts`, in UTF-8, that hold one of the code points."""
+        """Return the numbers of those `texts`, in UTF-8, that hold a code point of the set."""
         numbers = [number for number, text in enumerate(texts) if not text.isascii()]
         if not numbers:
             return []
@@ -99,7 +99,7 @@ class Suspects:
         return [numbers[place] for place in np.unique(holding).tolist()]
 
     def _places(self, data: npt.NDArray[np.uint8], start: int) -> npt.NDArray[np.intp]:
-        """Return where in a piece the code points stand."""
+        """Return the offsets of code points of the set in the piece of `data` from `start` on."""
         at: npt.NDArray[np.intp] = np.flatnonzero(data[start : start + _PIECE] >= self._least)
         at += start
         pair = data.take(at).astype(np.uint16)
@@ -120,9 +120,9 @@ class Suspects:
 
 @cache
 def suspects_of(*, compared: bool, nfc: bool) -> Suspects:
-    """Return the suspects in versions whose tables were `compared`, or in any other.
+    """Return the suspects for the versions whose tables were `compared`, or for any others.
 
-    With `nfc`, also what NFC changes or joins to the character before it.
+    With `nfc`, also all characters that NFC changes, or may join to the character before.
     """
     known = _parsed(_NORMALIZED + _CLASSIFIED) if compared else _changeable()
     return Suspects(chain(known, _changed_by_nfc() if nfc else ()))
@@ -135,9 +135,9 @@ def _parsed(ranges: str) -> Iterator[Range]:
 
 
 def _changeable() -> Iterator[Range]:
-    """Yield the code points beyond ASCII that Unicode 3.2 has not, or has otherwise.
+    """Yield the code points beyond ASCII that Unicode 3.2 lacks, or gives other properties.
 
-    Later planes, with private use and tags, count among them.
+    All planes after the third, which hold tags and private use, are among them.
     """
     old, new = unicodedata.ucd_3_2_0, unicodedata
     same = [one for one in map(chr, _PLANES) if old.category(one) != "Cn"]
@@ -153,7 +153,7 @@ def _changeable() -> Iterator[Range]:
 
 
 def _changed_by_nfc() -> Iterator[Range]:
-    """Yield what NFC changes, and what it may join to the character before."""
+    """Yield the code points that NFC changes, and those that it may join to the one before."""
     yield 0x1161, 0x11FF  # vowels and final consonants of Hangul
     decompositions = map(unicodedata.decomposition, map(chr, _PLANES))
     for code, decomposition in zip(_PLANES, decompositions, strict=True):

@@ -1,15 +1,15 @@
 """tiktoken rank files as tokenizer.json, so that both engines can run them.
 
-A rank file is only the vocabulary: bytes and their rank. The split pattern and the control tokens
+A rank file is only the vocabulary: bytes and their rank. The split pattern and the special tokens
 of an encoding live in the code that defines it, so they are taken from the table below by the
 encoding's name, and a file of another name is refused, since a wrong pattern changes every id
 without any sign.
 
 tiktoken has no merges: at each step it joins the leftmost neighbours whose joined bytes have the
-lowest rank. Every way to cut a token in two that are tokens therefore becomes a merge, ordered by
-the rank of the whole. Two cuts of one token have neighbouring merges; only where both apply to
-overlapping neighbours (`ab|a|ba`, with `aba` a token) could the order matter, and no text tried
-shows a difference. A word that is a token as a whole is taken as it is (`ignore_merges`).
+lowest rank. Every way to cut a token into two tokens therefore becomes a merge, ordered by the rank
+of the whole. The merges of one token are adjacent in that order; their order among each other could
+matter only where two of them apply to overlapping neighbours (`ab|a|ba`, with `aba` a token), and
+no text tried shows a difference. A word that is itself a token stays whole (`ignore_merges`).
 
 Costs about a second for 100,000 ranks.
 """
@@ -58,7 +58,7 @@ class TiktokenEncoding:
     pattern: str | None
     """The split pattern; None: GPT-2's, which is built into the byte-level pre-tokenizer."""
     specials: Mapping[str, int]
-    """Text and id of the control tokens."""
+    """Text and id of the special tokens."""
 
 
 _END = "<|endoftext|>"
@@ -88,7 +88,10 @@ ENCODINGS: Mapping[str, TiktokenEncoding] = {
 
 
 def parse_ranks(data: bytes, where: str) -> dict[bytes, int]:
-    """Return the ranks of a .tiktoken file, one ``BASE64 RANK`` a line; `where` is for errors."""
+    """Return the ranks in a .tiktoken file, which has lines ``BASE64 RANK``.
+
+    Raise `InputError` about `where` for a damaged file.
+    """
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(data.split(b"\n"), 1):
         if line.strip():

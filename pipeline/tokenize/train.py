@@ -1,7 +1,7 @@
 """Training of a byte-level BPE tokenizer on given text, in a form that both engines accept.
 
 The result splits text as cl100k_base does, knows all 256 bytes (so nothing is ever unknown and
-decoding gives back the text), and holds its control tokens as its last ids. The same texts in the
+decoding gives back the text), and has its special tokens as its last ids. The same texts in the
 same order give the same bytes. The built-in tokenizer was made by this module.
 
 Costs about 3 MB/s on one core and, beside the texts' distinct words, the memory of one text; the
@@ -55,14 +55,14 @@ class TrainReport:
     """The training data of a tokenizer, and how well it compresses them."""
 
     vocab_size: int
-    """Ids, control tokens included."""
+    """Number of ids, special tokens included."""
     texts: int
     bytes: int
     """UTF-8 bytes of the texts that were used."""
     bytes_per_token: float
-    """On up to 64 evenly spaced texts of the training data: expect less on other text."""
+    """Measured on up to 64 evenly spaced texts of the training data; other text gives less."""
     sha256: str
-    """Digest of the file."""
+    """Hex digest of the tokenizer.json."""
 
 
 def train_tokenizer(
@@ -124,7 +124,7 @@ def train_json(
 
 
 class _Feed:
-    """An iterator over texts up to `max_bytes` that counts them and keeps 64 evenly spaced."""
+    """Iterator over texts up to `max_bytes` that counts them and samples 64, evenly spaced."""
 
     def __init__(self, texts: Iterable[str], max_bytes: int) -> None:
         self.texts = 0
@@ -197,7 +197,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _has_long_run(text: str) -> bool:
-    """Return whether `_LONG_RUN` may match; a search of all text costs more than training."""
+    """Return whether `_LONG_RUN` may match: a search of all text would cost more than training."""
     words = max(map(len, text.split()), default=0)
     return words >= _RUN_CHARACTERS or _LONG_BLANK.search(text) is not None
 
@@ -222,7 +222,7 @@ def _bytes_per_token(data: bytes, samples: list[str]) -> float:
 
 
 def _check_absent(out: Path) -> None:
-    """Raise an error that would otherwise come after the training."""
+    """Raise an error, before the training, if `out` exists or its folder does not."""
     if os.path.lexists(out):
         raise UsageError(
             "exists already", where=str(out), remedy="Choose another --out.", code="E_EXISTS"

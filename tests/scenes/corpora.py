@@ -17,7 +17,7 @@ from dataprep.formats.manifest.tokens import Manifest
 from dataprep.pipeline.build import build
 from dataprep.pipeline.commit import shards as layout
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.plan import plan
+from dataprep.pipeline.plan import unit_size
 from dataprep.pipeline.read import fingerprints as fingerprint
 from dataprep.pipeline.report import BuildReport
 from tests.support import REPOSITORY
@@ -64,7 +64,7 @@ def shrink_units(
     the plan says what a unit is. The chunks of the fingerprint shrink with units, as they must.
     """
     for module, name, value in (
-        (plan, "CHUNK_BYTES", unit_bytes),
+        (unit_size, "SMALL_UNIT_BYTES", unit_bytes),
         (fingerprint, "CHUNK_BYTES", unit_bytes),
         (layout, "JOIN_BELOW_BYTES", link_bytes),
     ):

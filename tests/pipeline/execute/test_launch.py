@@ -10,7 +10,7 @@ import pytest
 
 from dataprep.pipeline.execute import launch
 from dataprep.pipeline.execute.launch import ahead, likely_units
-from dataprep.pipeline.plan.plan import unit_bytes
+from dataprep.pipeline.plan.unit_size import unit_bytes
 
 MIB = 1 << 20
 

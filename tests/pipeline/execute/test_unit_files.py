@@ -19,7 +19,7 @@ from dataprep.pipeline.commit import shards as layout
 from dataprep.pipeline.commit.shards import PlacedPiece, group, large_piece, record_ids, write_shard
 from dataprep.pipeline.execute import unit_files as pieces
 from dataprep.pipeline.execute.unit_files import DocumentRows, Piece, PieceFile, PieceWriter
-from dataprep.pipeline.plan.plan import unit_bytes
+from dataprep.pipeline.plan.unit_size import unit_bytes
 from tests.support import examples
 
 MiB = 1 << 20

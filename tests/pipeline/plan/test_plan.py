@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from dataprep.formats.errors import IntegrityError
 from dataprep.pipeline.plan import plan as planning
-from dataprep.pipeline.plan.plan import Plan, Unit, load_plan, make_units, plan_key, unit_bytes
+from dataprep.pipeline.plan.plan import Plan, Unit, load_plan, make_units, plan_key
+from dataprep.pipeline.plan.unit_size import unit_bytes
 from dataprep.pipeline.read.arrow_text import text_batches
 from dataprep.pipeline.read.fingerprints import CHUNK_BYTES
 from dataprep.pipeline.read.sources import Source

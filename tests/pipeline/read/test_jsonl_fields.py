@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
-from dataprep.pipeline.read.json_lines import JsonlParser
+from dataprep.pipeline.read.json_lines import BadLineError, JsonlParser, parse_unique
 from dataprep.pipeline.read.records import key_bytes
 from tests.scenes.jsonl_lines import joined, texts, values
 from tests.scenes.jsonl_reference import by_line, parse, reference, took_block_path
@@ -113,3 +114,12 @@ def test_a_key_may_be_the_text() -> None:
     good, _, _ = parse('{"text":"é"}'.encode(), "text", "text")
     assert good == [("é", 0, 0, "é".encode())]
     assert key_bytes(-0) == b"0"
+
+
+def test_a_name_twice_among_many_names() -> None:
+    """Found in seconds, though the object has a hundred thousand names."""
+    names = ",".join(f'"{number}":0' for number in range(100_000))
+    started = time.process_time()
+    with pytest.raises(BadLineError, match="duplicate_field"):
+        parse_unique(f'{{{names},"7":1}}'.encode())
+    assert time.process_time() - started < 10

@@ -18,7 +18,6 @@ from dataprep.pipeline.tokenize.special_tokens import (
     literal_config,
     parse_config,
     template_bos,
-    template_eos,
     vocab_size,
 )
 from dataprep.pipeline.tokenize.tiktoken import (
@@ -128,11 +127,9 @@ def test_templates_say_which_tokens_surround_a_text() -> None:
     for processor in (bert, roberta, {"type": "Sequence", "processors": [byte_level, bert]}):
         config = {"post_processor": processor}
         assert template_bos(config) == SpecialToken(id=101, token="[CLS]")
-        assert template_eos(config) == SpecialToken(id=102, token="[SEP]")
     assert template_bos({"post_processor": template}) == SpecialToken(id=5, token="<s>")
-    assert template_eos({"post_processor": template}) is None
     for none in ({"post_processor": None}, {}, {"post_processor": byte_level}):
-        assert template_bos(none) is template_eos(none) is None
+        assert template_bos(none) is None
 
 
 def test_an_explicit_role_that_the_tokenizer_lacks_falls_back() -> None:

@@ -1,0 +1,30 @@
+"""Size of the units of a build; imports nothing, so that workers can be started early by it."""
+
+from __future__ import annotations
+
+__all__ = ["SMALL_UNIT_BYTES", "UNIT_BYTES", "unit_bytes"]
+
+SMALL_UNIT_BYTES = 8 << 20
+"""Size of a unit of a small input: one chunk of a fingerprint (see `read.fingerprints`)."""
+UNIT_BYTES = 32 << 20
+"""Size of a unit of other inputs, unless there would be too many."""
+
+_SMALL_INPUT = 256 << 20
+_MAX_UNITS = 4096
+
+
+def unit_bytes(total: int) -> int:
+    """Return the bytes of input of a unit: a power of two, from the total alone.
+
+    8 MiB for small inputs, so that two workers share them evenly; then 32 MiB, and from 128 GiB on
+    enough to keep the number of units (and so of files) near 4,096.
+
+    >>> [unit_bytes(n << 20) for n in (1, 256, 7_000, 10_000_000)]
+    [8388608, 33554432, 33554432, 4294967296]
+    """
+    if total < _SMALL_INPUT:
+        return SMALL_UNIT_BYTES
+    size = UNIT_BYTES
+    while size * _MAX_UNITS < total:
+        size *= 2
+    return size
