@@ -381,13 +381,13 @@ def _compare(
     return _disagreement(fast, _Tokenizers(engine_json), sample)
 
 
-def load_reference(engine_json: bytes) -> Tokenizer:
-    """Return the tokenizer, loaded by the reference library; raise `InputError` if that fails."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+def load_reference(tokenizer_json: bytes, where: str = "--tokenizer") -> Tokenizer:
+    """Return a tokenizer of the reference library; raise `InputError` about `where` if it fails."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads and forks do not mix
     from tokenizers import Tokenizer
 
-    with rust_errors(_not_loaded):
-        return Tokenizer.from_buffer(engine_json)
+    with rust_errors(partial(_not_loaded, where)):
+        return Tokenizer.from_buffer(tokenizer_json)
 
 
 def encoding_errors(
@@ -397,10 +397,9 @@ def encoding_errors(
     return rust_errors(partial(_not_encoded, tokenizer, texts))
 
 
-def _not_loaded(reason: str) -> InputError:
+def _not_loaded(where: str, reason: str) -> InputError:
     return InputError(
-        f"the tokenizers library cannot load it ({reason})",
-        where="--tokenizer", code="E_TOKENIZER",
+        f"the tokenizers library cannot load it ({reason})", where=where, code="E_TOKENIZER",
         remedy="Download it again, or update tokenizers if the file is newer.",
     )  # fmt: skip
 

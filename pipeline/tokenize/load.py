@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +21,8 @@ import msgspec
 
 from dataprep.formats.errors import InputError, StorageError
 from dataprep.formats.files.paths import refuse_address
-from dataprep.formats.library_errors import rust_errors
 
-from .engines import BUILT_IN
+from .engines import BUILT_IN, load_reference
 from .sentencepiece import model_to_json, parse_model
 from .tiktoken import ENCODINGS, TiktokenEncoding, parse_ranks, ranks_to_json
 
@@ -322,18 +319,7 @@ def _decode(data: bytes | msgspec.Raw, where: str, kind: Any) -> Any:
 
 def load_tokenizer(data: bytes, where: str | None) -> Tokenizer:
     """Return the tokenizer.json `data` as a `tokenizers.Tokenizer`, or raise `InputError`."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads and forks do not mix
-    from tokenizers import Tokenizer
-
-    with rust_errors(partial(_not_loaded, where or BUILT_IN)):
-        return Tokenizer.from_buffer(data)
-
-
-def _not_loaded(where: str, reason: str) -> InputError:
-    return _unusable(
-        f"the tokenizers library cannot load it ({reason})", where,
-        "Download it again, or update tokenizers if the file is newer.",
-    )  # fmt: skip
+    return load_reference(data, where or BUILT_IN)
 
 
 def _unusable(problem: str, where: str, remedy: str) -> InputError:
