@@ -1,1 +1,1 @@
-"""Data that dataprep did not build: any map-style or iterable dataset behind a loader."""
+"""Foreign data: map-style and iterable datasets that dataprep did not build, behind a loader."""

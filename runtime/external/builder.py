@@ -1,4 +1,4 @@
-"""`DataLoaderBuilder`: a loader put together call by call.
+"""`DataLoaderBuilder`: a loader made from one method call per option.
 
     loader = (DataLoaderBuilder()
         .with_dataset(train)
@@ -7,8 +7,8 @@
         .with_distributed(rank=0, world_size=4)
         .build())
 
-Each method sets what it names, returns the builder, and refuses at once what makes no sense; order
-does not matter. It holds a `LoaderConfig` and calls `foreign_loader` or `foreign_stream_loader`.
+Each method sets one option, checks it at once and returns the builder; their order does not matter.
+`build` calls `foreign_loader` for map-style datasets and `foreign_stream_loader` for streams.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = ["DataLoaderBuilder"]
 class DataLoaderBuilder:
     """Builder of a `Loader` over any map-style dataset or stream.
 
-    Without further calls: batches of 32, shuffled with seed 42, in this process, nothing dropped.
-    `build` may be called again, also after further calls: loaders know nothing of one another.
+    Defaults: batches of 32, shuffled with seed 42, no worker processes, nothing dropped. `build`
+    may be called several times, and returns an independent loader each time.
 
     >>> builder = DataLoaderBuilder().with_dataset(list(range(5))).with_batch_size(2)
     >>> [batch.tolist() for batch in builder.with_shuffle(False).build()]
@@ -58,17 +58,17 @@ class DataLoaderBuilder:
         self._purpose = "train"
 
     def with_dataset(self, dataset: Any, *, identity: str | None = None) -> DataLoaderBuilder:
-        """Set the dataset: a list, a torch dataset, a Hugging Face one, one of this package.
+        """Set the dataset: a list, a torch, Hugging Face or dataprep dataset, or a stream.
 
-        Also a stream: of torch, of Hugging Face, or a function that returns a new iterator.
-        `identity` names the data in a loader's state, which is then refused for any other.
+        A stream is an iterable dataset of torch or Hugging Face, or a function that returns a new
+        iterator. `identity` is a name for the data: a loader refuses a state with another one.
         """
         require(dataset is not None, "dataset", "must not be None")
         self._dataset, self._identity = dataset, identity
         return self
 
     def with_batch_size(self, batch_size: int) -> DataLoaderBuilder:
-        """Set the rows of each rank in a step."""
+        """Set the rows per rank and step."""
         return self._set(batch_size=batch_size)
 
     def with_workers(
@@ -80,9 +80,9 @@ class DataLoaderBuilder:
         prefetch_factor: int | None = None,
         persistent: bool | None = None,
     ) -> DataLoaderBuilder:
-        """Set the number of worker processes, and pinned memory for an accelerator.
+        """Set the number of worker processes (``"auto"``: see `suggest_workers`) and their options.
 
-        ``"auto"`` takes what `suggest_workers` says for this machine.
+        `pin_memory` False turns off pinned memory, which otherwise follows the accelerator.
         """
         self._set(num_workers=0, persistent_workers=None, multiprocessing_context=None)
         self._set(
@@ -93,7 +93,7 @@ class DataLoaderBuilder:
         return self.with_pin_memory(pin_memory)
 
     def with_num_workers(self, num_workers: int | Literal["auto"]) -> DataLoaderBuilder:
-        """Set the number of worker processes; 0: a thread of this process."""
+        """Set the number of worker processes; 0: a thread of this process makes the batches."""
         return self._set(num_workers=num_workers)
 
     def with_pin_memory(self, pin_memory: bool = True) -> DataLoaderBuilder:
@@ -102,13 +102,13 @@ class DataLoaderBuilder:
         return self._set(pin_memory=None if pin_memory else False)
 
     def with_shuffle(self, shuffle: bool = True) -> DataLoaderBuilder:
-        """Shuffle in each epoch; False: serve the stored order."""
+        """Shuffle each epoch; False: serve the stored order."""
         return self._set(shuffle=shuffle)
 
     def with_drop_last(self, drop_last: bool = True) -> DataLoaderBuilder:
-        """Leave out samples that do not fill the last global batch, or serve them.
+        """Leave out the samples that do not fill the last global batch; False: serve them.
 
-        See `LoaderConfig.drop_last` for what comes with False, and without this call.
+        See `LoaderConfig.drop_last`, also for the default.
         """
         return self._set(drop_last=drop_last)
 
@@ -117,7 +117,7 @@ class DataLoaderBuilder:
         return self._set(seed=seed)
 
     def with_collate_fn(self, collate_fn: Collate | None) -> DataLoaderBuilder:
-        """Set the function from samples to a batch; None: chosen by the first sample."""
+        """Set the function that makes a batch of samples; None: chosen by the first sample."""
         return self._set(collate_fn=collate_fn)
 
     def with_padding(
@@ -129,9 +129,9 @@ class DataLoaderBuilder:
         label_pad_id: int | None = None,
         multiple: int | None = None,
     ) -> DataLoaderBuilder:
-        """Pad rows by the given collate function, or by `Padded` if there is none.
+        """Set padding options of the collate function; without one, `Padded` is used.
 
-        Arguments that are None stay as the collate function has them; `Padded` pads on the right.
+        None leaves an option of the collate function unchanged; `Padded` pads on the right.
         """
         given = {
             "padding_side": padding_side, "max_length": max_length, "pad_id": pad_id,
@@ -141,7 +141,7 @@ class DataLoaderBuilder:
         return self
 
     def with_output_schema(self, schema: OutputSchema | Mapping[str, Any]) -> DataLoaderBuilder:
-        """Set dtypes and pad values of fields: an `OutputSchema` or a mapping of one."""
+        """Set dtypes and pad values of fields, as an `OutputSchema` or its mapping."""
         if isinstance(schema, Mapping):
             from ..collate.schema import OutputSchema
 
@@ -150,12 +150,12 @@ class DataLoaderBuilder:
         return self
 
     def with_sampler(self, sampler: Iterable[int] | Order | None) -> DataLoaderBuilder:
-        """Set the samples of an epoch and their order; see `runtime.order.sampler`."""
+        """Set a sampler of sample numbers or an `Order`; see runtime/order/sampler.py."""
         self._sampler = sampler
         return self
 
     def with_buckets(self, buckets: Buckets | None = None, **options: Any) -> DataLoaderBuilder:
-        """Put samples of similar length into a batch: a `Buckets`, or its fields by name."""
+        """Put samples of similar length into a batch; options are a `Buckets` or its fields."""
         known = [field.name for field in fields(Buckets)]
         unknown = sorted(set(options) - set(known))
         require(
@@ -170,9 +170,9 @@ class DataLoaderBuilder:
     def with_distributed(
         self, rank: int | None = None, world_size: int | None = None
     ) -> DataLoaderBuilder:
-        """Set this process among those that share one order; None: as torch.distributed says.
+        """Set the data-parallel rank and world size; None: those of torch.distributed.
 
-        Ranks that are only simulated need no process group.
+        Given as numbers, they need no process group.
         """
         if world_size is not None and rank is not None:
             world_size = whole_number("world_size", world_size, 1)
@@ -182,9 +182,10 @@ class DataLoaderBuilder:
         return self
 
     def with_purpose(self, purpose: str) -> DataLoaderBuilder:
-        """Set the purpose, as ``"val"``: orders of two purposes have nothing in common.
+        """Set the purpose, such as ``"val"``: each has an independent shuffled order.
 
-        A stream has one order for each seed, so a shuffled one is refused for other purposes.
+        A stream has one order per seed, so `build` refuses a shuffled stream for other purposes
+        than ``"train"``.
         """
         self._purpose = purpose
         return self
@@ -197,16 +198,13 @@ class DataLoaderBuilder:
         return self
 
     def build(self) -> Any:
-        """Return the loader.
-
-        Raises `UsageError` without a dataset, and what `foreign_loader` raises.
-        """
+        """Return the loader; raise `UsageError` without a dataset, or as `foreign_loader` does."""
         return self._build(*data_parallel(self._distributed, self._rank, self._world_size))
 
     def build_ranks(self, world_size: int | None = None) -> list[Any]:
-        """Return the loaders of all ranks, in this process: for tests and inspection.
+        """Return the loaders of all ranks in this process, for tests and inspection.
 
-        `world_size` None: the one of `with_distributed`.
+        `world_size` None: that of `with_distributed`.
 
         >>> ranks = DataLoaderBuilder().with_dataset(list(range(8))).with_batch_size(2)
         >>> both = ranks.with_shuffle(False).with_drop_last().build_ranks(2)
@@ -241,6 +239,7 @@ class DataLoaderBuilder:
         )  # fmt: skip
 
     def _collate(self) -> Collate | None:
+        """Return the collate function with the options of `with_padding` and the schema."""
         collate = self._config.collate_fn
         if not self._padding:
             return collate

@@ -1,7 +1,7 @@
-"""Tasks on datasets that make their own batches: served, or refused by name.
+"""Tasks of a data module on datasets that dataprep built: checked against what the data holds.
 
-Each label of such a task stands under its own token, ``"unshifted"``, as in samples in lists,
-because models shift inside (docs/guide.md).
+The labels of such a task are unshifted, equal to the inputs, because models shift them inside
+(docs/guide.md). For masked_lm, tokens of the built rows are hidden.
 """
 
 from __future__ import annotations
@@ -41,28 +41,30 @@ _MASKED_OPTIONS = (
 _OF_BUILD = "Pass the tokenizer of the build: the tokenizer.json in its directory."
 _ROWS = (WindowDataset, PackedDataset, DocumentDataset)
 _TASKS = {"pairs": "preference", "labels": "kto", "groups": "grpo"}
-_Held = tuple[str, tuple[str, ...]]
-_ROWS_HELD: _Held = ("rows of tokens", ("lm", "masked_lm"))
+_Content = tuple[str, tuple[str, ...]]
+"""What a dataset holds, as errors say it, and the task types that it can serve."""
+_TOKEN_ROWS: _Content = ("rows of tokens", ("lm", "masked_lm"))
 
 
 def labels_for(split: Split) -> Labels:
-    """Return the labels of a task on the rows of `split`; answers of groups have none."""
+    """Return the option `labels` for rows of `split` in a task."""
+    # Groups of answers have no labels, so the default stays.
     return "shifted" if row_kind(split) == "groups" else "unshifted"
 
 
-def require_task(samples: Any, task: Any, *, asked: bool) -> None:
-    """Raise `UsageError` unless `samples` can be served for `task`.
+def require_task(samples: Any, task: Any, *, labels_given: bool) -> None:
+    """Raise `UsageError` unless `samples` fit `task`, or are no dataset of this package.
 
-    `asked`: their labels were asked for by name. Datasets of one's own, with collate functions or
-    batches of their own, are served as they are.
+    Shifted labels are accepted if the caller has given ``"labels"`` as an option (`labels_given`),
+    but never for masked_lm.
     """
-    found = _served(samples)
+    found = _content(samples)
     if found is None:
         return
     holds, tasks = found
     _require(holds, tasks, task)
     shifted = any(map(_is_shifted, _parts(samples)))
-    if shifted and (task.task_type == "masked_lm" or not asked):
+    if shifted and (task.task_type == "masked_lm" or not labels_given):
         raise UsageError(
             "the labels of the data are the next tokens; those of a task stand under their own, "
             "for models that shift", where="labels", code="E_TASK",
@@ -71,12 +73,12 @@ def require_task(samples: Any, task: Any, *, asked: bool) -> None:
 
 
 def require_form(split: Split, task: Any) -> None:
-    """Raise `UsageError` unless rows of `split` can be served for `task`; makes none."""
+    """Raise `UsageError` unless rows of `split` fit `task`; the split is not opened."""
     form = split.form if split.form in _TASKS else None
-    _require(*(_ROWS_HELD if form is None else _preferences(form)), task)
+    _require(*(_TOKEN_ROWS if form is None else _preferences(form)), task)
 
 
-def _preferences(form: str) -> _Held:
+def _preferences(form: str) -> _Content:
     return f"preferences ({form})", (_TASKS[form],)
 
 
@@ -93,11 +95,11 @@ def _require(holds: str, tasks: tuple[str, ...], task: Any) -> None:
 def with_hidden_tokens(
     samples: SampleDataset, collate: Any, *, seed: int, tokenizer: Any = None
 ) -> TransformedDataset:
-    """Return `samples` with tokens hidden as `collate`, a `MaskedLM`, says.
+    """Return `samples` with tokens hidden by `collate`, a `MaskedLM`.
 
-    The special tokens that the build knows are not hidden either. Raises `UsageError` for a
-    vocabulary with ids that the data does not have, and for a `tokenizer` that has tokens of the
-    build under other ids.
+    Special tokens of the build are not hidden either. Raises `UsageError` if the vocabulary of
+    `collate` is larger than that of the build, or `tokenizer` has a token of the build with
+    another id.
     """
     if not isinstance(collate, MaskedLM):
         raise UsageError(
@@ -125,7 +127,7 @@ def with_hidden_tokens(
 
 
 def _require_same_ids(tokenizer: Any, split: Split) -> None:
-    """Raise `UsageError` if `tokenizer` has a token of the build of `split` under another id."""
+    """Raise `UsageError` if a token has one id in `tokenizer` and another in the build."""
     built = split.dataset.tokenizer.get_vocab()
     for token, number in tokenizer.get_vocab().items():
         if built.get(token, number) != number:
@@ -136,29 +138,30 @@ def _require_same_ids(tokenizer: Any, split: Split) -> None:
 
 
 def _is_shifted(part: Any) -> bool:
-    """Return whether the labels of `part` are the next tokens; groups of answers have none."""
+    """Return whether `part` has labels that are the next tokens; groups of answers have none."""
     return getattr(part, "labels", None) == "shifted" and getattr(part, "form", None) != "groups"
 
 
 def _parts(samples: Any) -> list[Any]:
+    """Return the datasets of a mixture, or the dataset itself."""
     return list(samples.sources.values()) if isinstance(samples, MixtureDataset) else [samples]
 
 
-def _served(samples: Any) -> _Held | None:
-    """Return what `samples` are, in words, and the task types that they can be served for."""
+def _content(samples: Any) -> _Content | None:
+    """Return what `samples` hold; None for datasets of other packages."""
     inner = samples.dataset if isinstance(samples, TransformedDataset) else samples
     first = _parts(inner)[0]
     if isinstance(first, PreferenceDataset):
         return _preferences(first.form)
     if isinstance(first, _ROWS):
-        return _ROWS_HELD
+        return _TOKEN_ROWS
     if isinstance(first, PairDataset):
         return "pairs of embeddings", ()
     return ("embeddings", ()) if isinstance(first, EmbeddingDataset) else None
 
 
 def check_masked_options(options: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for options of `MaskedLM` that mean nothing for rows which come padded."""
+    """Raise `UsageError` for options of padding: built rows are padded already."""
     odd = sorted(set(options) - set(_MASKED_OPTIONS))
     if odd:
         raise UsageError(

@@ -1,6 +1,7 @@
-"""`LoaderConfig`: the options of a loader, checked when it is made.
+"""`LoaderConfig`: the options of a loader of foreign data.
 
-Nothing in it but `batch_size`, `shuffle`, `drop_last` and `seed` has any effect on what is served.
+Only `batch_size`, `shuffle`, `drop_last`, `seed`, `collate_fn` and `draws` affect what is served;
+the others affect speed.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ StartMethod = Literal["fork", "spawn", "forkserver"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderConfig:
-    """Options of a loader; `dataclasses.replace` makes another of it.
+    """Options of a loader.
 
-    Raises `UsageError` that names the field for values that make no sense, alone or together.
+    Raises `UsageError`, naming the field, for invalid values and combinations.
 
     >>> LoaderConfig(batch_size=8).workers("heavy")
     0
@@ -35,32 +36,34 @@ class LoaderConfig:
     """
 
     batch_size: int = 32
-    """Rows of one rank in a step."""
+    """Rows per rank and step."""
     shuffle: bool = True
-    """A new order each epoch, a function of (seed, epoch); or the stored one."""
+    """True: a new order each epoch, a function of (seed, epoch). False: the stored order."""
     num_workers: int | Literal["auto"] = 0
-    """Worker processes; ``"auto"`` asks `suggest_workers`. 0: a thread of this process."""
+    """Worker processes; ``"auto"``: as `suggest_workers` advises. 0: a thread of this process."""
     pin_memory: bool | None = None
-    """Page-locked batches; None: where there is an accelerator."""
+    """Put batches into page-locked memory; None: if there is an accelerator."""
     prefetch_factor: int = 2
-    """Batches that each worker, or the thread, makes ahead of time. 0: the thread is left out."""
+    """Batches that each worker, or the thread, makes ahead of time. 0: no thread."""
     persistent_workers: bool | None = None
-    """True if workers stay from epoch to epoch; None: if there are any."""
+    """Keep workers from epoch to epoch; None: True if there are any."""
     drop_last: bool | None = None
-    """Leave out what does not fill the last global batch. False: one rank gets a shorter batch;
-    several get full ones with a `sample_mask`, and no sample twice. It is a field of batches that
-    are dicts; batches that are tuples or tensors have it as a last element, unless the samples
-    divide evenly. None: False, but shuffled training on several ranks leaves out what would need
-    such an element, and warns."""
+    """Leave out the samples that do not fill the last global batch.
+
+    False: a single rank gets a shorter batch. Several ranks get full batches, filled with rows that
+    a bool `sample_mask` [rows] marks False, so that no sample counts twice. The mask is a field of
+    dicts, and the last element of tuples; batches that are tuples or tensors have it only if the
+    samples do not divide evenly. None: as False, except that shuffled training on several ranks
+    leaves samples out, with a warning, where batches would need such a last element."""
     seed: int = 42
     """The seed of the order and of random transforms."""
     collate_fn: Collate | None = None
-    """List of samples in, batch out; None: chosen by the task or the samples."""
+    """Function that makes a batch of a list of samples; None: chosen by the task or the samples."""
     multiprocessing_context: StartMethod | None = None
-    """The start method of workers; None: that of Python."""
+    """Start method of workers; None: Python's default."""
     draws: bool | None = None
-    """True if samples or `collate_fn` draw from the generators of Python, NumPy or torch; see
-    runtime/external/randomness.py. None: unless it is certain that they do not."""
+    """True if samples or `collate_fn` draw from the global generators of Python, NumPy or torch;
+    see runtime/external/randomness.py. None: True unless they certainly do not."""
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -102,11 +105,11 @@ class LoaderConfig:
         return bool(self.num_workers) and self.persistent_workers is not False
 
     def workers(self, work: Work) -> int:
-        """Return the number of worker processes for samples that cost so much."""
+        """Return the number of worker processes; `work` is the cost of a sample, for ``"auto"``."""
         return suggest_workers(work).workers if self.num_workers == "auto" else self.num_workers
 
     def run_options(self, workers: int, *, thread: bool) -> dict[str, Any]:
-        """Return the arguments of `serve`; `thread`: whether one may make batches ahead of time."""
+        """Return arguments of `serve`; `thread`: batches may be made ahead of time in a thread."""
         ahead = self.prefetch_factor * max(1, workers)
         return {
             "num_workers": workers, "pin_memory": self.pin_memory,
@@ -117,6 +120,6 @@ class LoaderConfig:
 
     @property
     def start_method(self) -> str:
-        """Return how workers are started."""
+        """Return the start method of workers, with Python's default resolved."""
         method = self.multiprocessing_context or torch.multiprocessing.get_start_method(True)
         return method or torch.multiprocessing.get_all_start_methods()[0]

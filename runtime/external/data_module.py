@@ -1,26 +1,23 @@
-"""Data modules: one object that gives a trainer its loaders.
+"""Data modules: objects that give a trainer its loaders.
 
-`DataModule` is the interface: two methods, which need not be inherited, so Lightning's data modules
-have it too. `UniversalDataModule` implements it over data of any kind; a trainer that calls
-`state_dict` and `load_state_dict` resumes it in mid-epoch.
+`DataModule` is the interface: two methods. A class needs no base class to have it, so Lightning's
+data modules have it too. `UniversalDataModule` implements it over data of any kind; a trainer that
+calls its `state_dict` and `load_state_dict` can resume within an epoch.
 
-Lightning takes any loaders, but a `datamodule=` of its own class only: derive one from both.
+Lightning accepts loaders of any class, but `datamodule=` must be of its own: derive from both.
 
     class Data(UniversalDataModule, lightning.LightningDataModule): ...
 
-Pass `use_distributed_sampler=False` to its Trainer, and `dp_rank` and `dp_size` here; and
-`limit_val_batches=0` if there is no validation data, as it refuses None.
+Pass `use_distributed_sampler=False` to Lightning's Trainer, and `dp_rank` and `dp_size` to the data
+module. Without validation data also pass `limit_val_batches=0`, as the Trainer refuses None.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
-
-from torch.utils.data import default_collate
 
 from dataprep.formats.errors import (
     IncompatibleError,
@@ -35,22 +32,25 @@ from ..arrays.pair_data import PairData
 from ..loader.loader import Loader
 from ..opening import open_data
 from ..ranks import data_parallel
-from ..seeding import isolated
 from ..specs import BuiltRows, RowKind, RowSpec, row_spec, spec_of, with_options
 from ..types import BatchDataset, Collate
+from .built_tasks import (
+    check_masked_options,
+    labels_for,
+    require_form,
+    require_task,
+    with_hidden_tokens,
+)
 from .config import LoaderConfig
 from .iterable_loader import foreign_stream_loader
-from .map_loader import Buckets, foreign_loader, is_own, is_stream
-from .preprocessed_map import PreprocessedDataset
-from .random_split import Part, check_fraction, split_by_fraction
-from .randomness import draws_nothing
+from .map_loader import Buckets, foreign_loader, is_stream, makes_batches
+from .random_split import Part, check_fraction, split_parts
 from .task import TaskSpec
+from .tokenized_texts import TEXT_TASK_TYPES, tokenized
 
 __all__ = ["DataModule", "UniversalDataModule", "loaders_of"]
 
 _KIND = "dataprep data module state"
-_TEXT_TASKS = ("lm", "masked_lm", "classification", "multi_label", "regression")
-_AT_ONCE = 1000  # texts
 _BUILT = (Dataset, ArrayData, PairData)
 _BUILT_SPLITS = (Split, ArraySplit)
 _VAL_NAMES = ("val", "validation", "valid", "dev")
@@ -58,7 +58,7 @@ _VAL_NAMES = ("val", "validation", "valid", "dev")
 
 @runtime_checkable
 class DataModule(Protocol):
-    """Interface of data modules: two methods.
+    """Interface of a data module.
 
     >>> class Mine:
     ...     def train_dataloader(self): return [1]
@@ -77,6 +77,8 @@ class DataModule(Protocol):
 
 
 class _Splits(NamedTuple):
+    """Data of the three loaders, None where there is none; splits of a build are not opened."""
+
     train: Any
     val: Any
     test: Any
@@ -86,37 +88,36 @@ class UniversalDataModule:
     """Loaders for training, validation and test over data of any kind.
 
     Arguments:
-        train_data: samples by number (a list, of tensors or dicts; a torch dataset; a Hugging Face
-            one), a stream of them, a mapping of splits to those (as a `DatasetDict`), or a dataset
-            that `dataprep build` made, open or by its path: its splits are opened when their
-            loaders are asked for, and one that is empty has none. Samples by number that are texts,
-            or have a field `text` and no ids, are tokenized where task and tokenizer are given;
-            empty texts in lists and Hugging Face datasets are left out, with a warning that counts
-            them.
-        val_data, test_data: the same, not divided.
-        task_spec: chooses the collate function, from `collator_registry`.
-        tokenizer: what the collate function of a text task takes its pad id from, and what texts
-            are tokenized by.
-        data_collator: a collate function, instead of one that is chosen.
-        collator_name, collator_options: which of the registry, and the options of its factory.
+        train_data: a map-style dataset (a list of tensors or dicts, a torch or Hugging Face
+            dataset), an iterable one (a stream), a mapping of split names to these (such as a
+            `DatasetDict`), or a dataset that `dataprep build` made, open or as a path. Samples that
+            are texts, or have a field `text` and no ids, are tokenized if a text task and a
+            tokenizer are given; empty texts of lists and Hugging Face datasets are then left out,
+            with a warning. Validation and test splits of a build are opened with their loaders.
+        val_data, test_data: data of the same kinds; nothing is held out of it.
+        task_spec: the task; it chooses the collate function, from `collator_registry`.
+        tokenizer: tokenizes texts, and has the pad id for the collate function of a text task.
+        data_collator: a collate function, used instead of one from the registry.
+        collator_name, collator_options: the name of a collator in the registry, and its options.
         batch_size, num_workers, seed: see `LoaderConfig`.
-        val_split: the share of `train_data` that is held out for validation, a seeded random one.
-            Without effect where there is validation data, for streams, which cannot be divided,
-            and for datasets that were built, which have their own splits.
-        config: everything else; `batch_size`, `num_workers` and `seed` overrule it where given.
-        buckets: batches of like length to train on.
-        rows: what a row of a dataset that was built holds, as `create_loader` takes it: a spec
-            such as `Packed(2048)` or a name. Or a dict of the options of a spec, as
-            ``{"rows": "packed", "seq_len": 64}``. The labels of a name, and of a dict that names
-            none, are those of the task.
-        identity: a name for the data, part of the state.
+        val_split: the share of `train_data` that is held out for validation, chosen at random by
+            `seed`. Ignored if there is validation data, and for streams and built datasets.
+        config: all other options; `batch_size`, `num_workers` and `seed` override it.
+        buckets: put training samples of similar length into a batch.
+        rows: the rows of a built dataset, as `create_loader` takes them (a spec such as
+            `Packed(2048)`, or a name), or a dict of options:
+            ``{"rows": "packed", "seq_len": 64}``. A task expects unshifted labels: a name or a dict
+            without ``"labels"`` gets them, a spec has to ask for them, as in
+            ``Packed(2048, labels="unshifted")``.
+        identity: a name for the data, stored in the state.
         distributed: take `dp_rank` and `dp_size` from torch.distributed.
-        dp_rank, dp_size: this process among the data-parallel ones.
+        dp_rank, dp_size: rank and number of the data-parallel processes.
 
-    The train loader is made once: each pass over it is a new epoch, a function of (seed, epoch).
-    Validation and test are served in their stored order, to the last sample, no sample twice.
+    The train loader is made once: each pass over it is a new epoch, whose order is a function of
+    (seed, epoch). Validation and test data are served in stored order, every sample exactly once.
 
-    Raises `UsageError` for a `val_split` outside 0 <= x < 1 and whatever else cannot be met.
+    Raises `UsageError` for a `val_split` outside 0 <= x < 1, and for arguments that contradict each
+    other or the data.
 
     >>> module = UniversalDataModule(list(range(10)), batch_size=4, val_split=0.2)
     >>> sum(len(batch) for batch in module.train_dataloader()), len(module.val_dataloader())
@@ -147,7 +148,7 @@ class UniversalDataModule:
         dp_rank: int | None = None,
         dp_size: int | None = None,
     ) -> None:
-        super().__init__()  # of a trainer's own class, where there is one besides
+        super().__init__()  # of the trainer's data module, if a class derives from both
         check_fraction("val_split", val_split)
         require(train_data is not None, "train_data", "must not be None")
         require(not isinstance(task_spec, str), "task_spec",
@@ -161,18 +162,18 @@ class UniversalDataModule:
         self._rows = spec_of(rows) if isinstance(rows, Mapping) else row_spec(rows)
         self._labels_given = isinstance(rows, Mapping) and "labels" in rows
         self._labels_of_task = not (self._labels_given or isinstance(rows, RowSpec))
-        self._built, self._hidden_by = False, cast("Collate | None", None)
+        self._built, self._hiding = False, cast("Collate | None", None)
         self._tokenizes = (
             tokenizer is not None
             and data_collator is None
             and self.config.collate_fn is None
             and getattr(task_spec, "modality", None) == "text"
-            and getattr(task_spec, "task_type", None) in _TEXT_TASKS
+            and getattr(task_spec, "task_type", None) in TEXT_TASK_TYPES
         )
         self._data = self._divide(train_data, val_data, test_data)
         require(not rows or self._built, "rows", "are options of datasets that were built; of data "
                 "like this collator_options say how rows are cut")  # fmt: skip
-        self._collate = self._chosen(
+        self._collate = self._choose_collate(
             data_collator, collator_name, dict(collator_options or {}), collator_registry
         )
         self._loaders: dict[str, Loader] = {}
@@ -183,30 +184,30 @@ class UniversalDataModule:
         return self.config.seed
 
     def train_dataloader(self) -> Any:
-        """Return the train loader; the same at each call."""
+        """Return the train loader, the same object at each call."""
         return self._loader("train")
 
     def val_dataloader(self) -> Any:
-        """Return the batches to validate on, or None if there are none."""
+        """Return the validation loader, or None without validation data."""
         return self._loader("val")
 
     def test_dataloader(self) -> Any:
-        """Return the loader of the test data, or None if there is none."""
+        """Return the test loader, or None without test data."""
         return self._loader("test")
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the one that the next pass over the train loader serves."""
+        """Make the next pass over the train loader serve `epoch`."""
         self.train_dataloader().set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place of training as plain JSON, for a checkpoint."""
+        """Return the position in the training data as JSON values, for a checkpoint."""
         state = self.train_dataloader().state_dict()
         return {"kind": _KIND, "version": 1, "val_split": self._held_out(), "train": state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with exactly the next batch after `state` was taken.
+        """Make the next pass continue with the batch after `state` was taken.
 
-        Raises `IncompatibleError` for a state of other data, another seed or another split.
+        Raises `IncompatibleError` if data, seed or `val_split` differ.
         """
         if not isinstance(state, Mapping) or state.get("kind") != _KIND or "train" not in state:
             raise UsageError("is not the state of a data module", where="state",
@@ -219,10 +220,11 @@ class UniversalDataModule:
         self.train_dataloader().load_state_dict(state["train"])
 
     def _held_out(self) -> float:
-        """Return the share of the training data that was held out."""
+        """Return the share of the training data that was held out: 0.0 if nothing was divided."""
         return self.val_split if isinstance(self._data.train, Part) else 0.0
 
     def _divide(self, train: Any, val: Any, test: Any) -> _Splits:
+        """Return the data of the three loaders, with validation data held out if need be."""
         if isinstance(train, str | Path):
             train = open_data(train)
         if isinstance(train, _BUILT):
@@ -235,51 +237,28 @@ class UniversalDataModule:
                 raise UsageError(f"there is no 'train' in {', '.join(map(str, train))}",
                                  where="train_data", remedy="Name one split 'train'.")  # fmt: skip
             train = train["train"]
-        train = self._opened(train, "train")
-        val, test = self._given(val, "val"), self._given(test, "test")
-        train, val, test = map(self._tokenized, (train, val, test))
-        whole = val is not None or not self.val_split or is_stream(train) or is_own(train)
+        train = self._with_rows(train, "train")
+        val, test = self._without_rows(val, "val"), self._without_rows(test, "test")
+        train, val, test = map(self._with_ids, (train, val, test))
+        whole = val is not None or not self.val_split or is_stream(train) or makes_batches(train)
         if whole or len(train) == 0:
             return _Splits(train, val, test)
-        return _Splits(*split_by_fraction(train, self.val_split, self.seed), test)
+        parts = split_parts(
+            train, self.val_split, self.seed, where="val_split",
+            remedy="Use more data, val_split=0, or validation data of its own.",
+        )  # fmt: skip
+        return _Splits(*parts, test)
 
-    def _tokenized(self, data: Any) -> Any:
-        """Return `data` with `input_ids` in place of texts."""
-        own = data is None or isinstance(data, _BUILT_SPLITS) or is_own(data)
-        if own or not self._tokenizes or is_stream(data) or not len(data):
+    def _with_ids(self, data: Any) -> Any:
+        """Return `data` with texts tokenized, if task and tokenizer are given for that."""
+        if data is None or isinstance(data, _BUILT_SPLITS) or not self._tokenizes:
             return data
-        with isolated():
-            first = data[0]
-        if isinstance(first, Mapping):
-            texts = isinstance(first.get("text"), str)
-            if not texts or any(str(name).endswith("input_ids") for name in first):
-                return data
-        elif not isinstance(first, str):
+        if makes_batches(data) or is_stream(data) or not len(data):
             return data
-        from .tokenize_engine import TokenizeEngine
-
-        learns = self.task_spec is not None and self.task_spec.task_type not in ("lm", "masked_lm")
-        names = (getattr(self.task_spec, "target_field", None), "labels", "label", "label_ids")
-        fields = first if isinstance(first, Mapping) else {}
-        label = next((name for name in names if name and learns and name in fields), None)
-        engine = TokenizeEngine(tokenizer=self.tokenizer, keep=(label,) if label else ())
-        holds = draws_nothing(data, default_collate)
-        draws = not holds if self.config.draws is None else self.config.draws
-        wrapped = PreprocessedDataset(data, engine, draws=draws)
-        if not holds:
-            return wrapped  # texts cannot be looked at without what reading them may do
-        kept = [
-            n for n, text in enumerate(_column(data)) if not isinstance(text, str) or text.strip()
-        ]
-        if len(kept) == len(data):
-            return wrapped
-        warnings.warn(
-            f"{len(data) - len(kept):,} of {len(data):,} texts are empty and left out", stacklevel=5
-        )
-        return wrapped.select(kept)
+        return tokenized(data, self.task_spec, self.tokenizer, draws=self.config.draws)
 
     def _splits(self, data: Dataset | ArrayData | PairData) -> Mapping[str, Any]:
-        """Return the splits by name; of pairs that are open, samples that share their tables."""
+        """Return the splits by name; those of `PairData` as samples that share its tables."""
         if not isinstance(data, PairData):
             return data.splits
         return {
@@ -288,14 +267,11 @@ class UniversalDataModule:
         }
 
     def _masked(self, name: str) -> bool:
-        """Return whether rows of the split only fill batches, and must be told."""
+        """Return whether batches of the split need a `sample_mask`: see `LoaderConfig`."""
         return self.dp_size > 1 and not (name == "train" and bool(self.config.drop_last))
 
-    def _given(self, data: Any, name: str) -> Any:
-        """Return `data`, of a dataset that was built the split of that name; None of an empty one.
-
-        Its rows are made when its loader is asked for.
-        """
+    def _without_rows(self, data: Any, name: str) -> Any:
+        """Return `data`; of a built dataset its split `name`, not opened, or None if empty."""
         data = open_data(data) if isinstance(data, str | Path) else data
         if isinstance(data, _BUILT):
             held = self._splits(data)
@@ -305,14 +281,12 @@ class UniversalDataModule:
             return data if len(data) else None
         return data
 
-    def _opened(self, data: Any, name: str) -> Any:
-        """Return the rows of the split `data` of a dataset that was built; other data as it is."""
+    def _with_rows(self, data: Any, name: str) -> Any:
+        """Return the dataset of rows of a built split, as `rows` and the task say; else `data`."""
         if not isinstance(data, _BUILT_SPLITS):
             return data
         self._built, spec = True, self._rows
         if isinstance(data, Split) and self.task_spec is not None:
-            from .built_tasks import labels_for, require_form
-
             require_form(data, self.task_spec)
             if self._labels_of_task:
                 spec = with_options(spec, labels=labels_for(data))
@@ -320,19 +294,22 @@ class UniversalDataModule:
             own: Any = spec.of(data) if isinstance(spec, BuiltRows) else spec
             return own.open(data, sample_mask=self._masked(name))
 
-    def _chosen(
+    def _choose_collate(
         self, given: Collate | None, name: str | None, options: dict[str, Any], registry: Any
     ) -> Collate | None:
-        """Return the collate function: given, registered, or None to suit the samples."""
+        """Return the given collate function, one from the registry, or None.
+
+        None: the loader chooses one for the samples, or the dataset makes batches itself.
+        """
         if given is not None or self.config.collate_fn is not None:
             require(name is None and not options, "data_collator",
                     "is given, so collator_name and collator_options mean nothing")  # fmt: skip
             return given or self.config.collate_fn
-        if is_own(self._data.train):
+        if makes_batches(self._data.train):
             hidden = getattr(self.task_spec, "task_type", None) == "masked_lm"
             require(name is None and (hidden or not options), "collator_name",
                     "means nothing for a dataset that makes its batches itself")  # fmt: skip
-            self._serve_task(options, registry)
+            self._apply_task(options, registry)
             return None
         if self.task_spec is None and name is None:
             require(not options, "collator_options", "need a task_spec or a collator_name")
@@ -342,9 +319,9 @@ class UniversalDataModule:
         special: Mapping[str, Any] = getattr(self.task_spec, "special_tokens", None) or {}
         if special.get("pad") is not None:
             options.setdefault("pad_id", special["pad"])
-        return self._registered(name, options, registry)
+        return self._from_registry(name, options, registry)
 
-    def _registered(self, name: str | None, options: dict[str, Any], registry: Any) -> Collate:
+    def _from_registry(self, name: str | None, options: dict[str, Any], registry: Any) -> Collate:
         from ..collate.registry import CollatorRegistry
 
         found = registry if registry is not None else CollatorRegistry.get_instance()
@@ -353,32 +330,31 @@ class UniversalDataModule:
             found.get_collator(name, task_spec=self.task_spec, tokenizer=self.tokenizer, **options),
         )
 
-    def _serve_task(self, options: dict[str, Any], registry: Any) -> None:
-        """Have datasets that make their batches themselves serve the task, or refuse it."""
+    def _apply_task(self, options: dict[str, Any], registry: Any) -> None:
+        """Check that datasets which make batches themselves fit the task; hide tokens if it does.
+
+        Raises `UsageError` if they do not fit.
+        """
         task = self.task_spec
         if task is None:
             require(self.tokenizer is None, "tokenizer", "means nothing without a task_spec for a "
                     "dataset that makes its batches itself: it holds ids already")  # fmt: skip
             return
-        from . import built_tasks
-
         for data in self._data:
-            built_tasks.require_task(data, task, asked=self._labels_given)
+            require_task(data, task, labels_given=self._labels_given)
         if task.task_type != "masked_lm" or not isinstance(self._data.train, BatchDataset):
             return
-        built_tasks.check_masked_options(options)
+        check_masked_options(options)
         if self.tokenizer is None:
-            options.setdefault("pad_id", 0)  # of no row: they come padded
-        self._hidden_by = self._registered("masked_lm", options, registry)
+            options.setdefault("pad_id", 0)  # required, but never used: rows are padded already
+        self._hiding = self._from_registry("masked_lm", options, registry)
         self._data = _Splits(*map(self._with_hidden_tokens, self._data))
 
     def _with_hidden_tokens(self, data: Any) -> Any:
-        """Return rows with tokens hidden, where the task hides some; splits have no rows yet."""
-        if data is None or self._hidden_by is None or isinstance(data, _BUILT_SPLITS):
+        """Return rows with tokens hidden if the task is masked_lm; unopened splits unchanged."""
+        if data is None or self._hiding is None or isinstance(data, _BUILT_SPLITS):
             return data
-        from .built_tasks import with_hidden_tokens
-
-        return with_hidden_tokens(data, self._hidden_by, seed=self.seed, tokenizer=self.tokenizer)
+        return with_hidden_tokens(data, self._hiding, seed=self.seed, tokenizer=self.tokenizer)
 
     def _loader(self, name: Literal["train", "val", "test"]) -> Any:
         data = getattr(self._data, name)
@@ -386,11 +362,9 @@ class UniversalDataModule:
             return None
         if name not in self._loaders:
             if isinstance(data, _BUILT_SPLITS):
-                data = self._opened(data, name)
+                data = self._with_rows(data, name)
                 if self.task_spec is not None and self._collate is None:
-                    from .built_tasks import require_task
-
-                    require_task(data, self.task_spec, asked=self._labels_given)
+                    require_task(data, self.task_spec, labels_given=self._labels_given)
                 data = self._with_hidden_tokens(data)
             self._loaders[name] = self._make(data, name)
         return self._loaders[name]
@@ -413,24 +387,13 @@ class UniversalDataModule:
         return foreign_loader(data, config, purpose=name, buckets=buckets, **common)
 
 
-def _column(data: Any) -> Iterator[Any]:
-    """Yield the texts of `data`."""
-    if hasattr(data, "select_columns"):  # of Hugging Face: without the other columns
-        for part in data.with_format(None).select_columns(["text"]).iter(_AT_ONCE):
-            yield from part["text"]
-        return
-    for number in range(len(data)):
-        sample = data[number]
-        yield sample.get("text") if isinstance(sample, Mapping) else sample
-
-
 def loaders_of(
     module: DataModule, stage: str = "fit"
 ) -> tuple[Iterable[Any], Iterable[Any] | None]:
-    """Return the train and validation loaders of any data module, also Lightning's.
+    """Return the train loader and the validation loader or None of any data module.
 
-    Calls its `prepare_data()` and `setup(stage)` first, where it has them, as a trainer would.
-    Raises `UsageError` for what is no data module, or gives no iterable.
+    Like a trainer, call its `prepare_data()` and `setup(stage)` first if it has them. Raises
+    `UsageError` for an object that is no data module, and for loaders that are not iterable.
 
     >>> train, val = loaders_of(UniversalDataModule([1, 2], val_split=0, batch_size=2))
     >>> len(list(train)), val

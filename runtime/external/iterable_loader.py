@@ -1,19 +1,20 @@
-"""A loader over an iterable of samples of the caller: every row once, on any ranks and workers.
+"""Loader over a foreign stream: every row once per epoch, on any ranks and workers.
 
-runtime/external/iterable_rows.py says what such a stream may be; a preprocessed one is a
-`StreamingPreprocessedDataset`. Global batch `g` of an epoch of batches of `B` rows is its rows
-`g * B` to `(g + 1) * B`, as in every other loader here; rank and worker take their parts of it. So
-all ranks make equally many steps, workers do not change what is served, and a stream with fewer
-shards than workers loses nothing. A row that is skipped leaves its batch one row shorter (with
-several ranks, a row that only fills takes its place, under a mask); no other row moves.
+A stream is an iterable, or a function that returns one: see runtime/external/iterable_rows.py. With
+global batches of `B` rows, batch `g` of an epoch is its rows `g * B` to `(g + 1) * B`; each rank
+takes its part of it, and workers take whole batches in turn. So all ranks make the same number of
+steps, the number of workers changes nothing, and a stream may have fewer shards than there are
+workers. A skipped row makes its batch one row shorter (with several ranks, a masked filling row
+takes its place); no row moves to another batch.
 
-Every rank and worker reads the whole stream, and processes and collates its own rows only. Shards
-for each rank would not avoid that: their number of rows is known at their end only, so ranks would
-make different numbers of steps, and a state would be valid for one number of ranks. If reading is
-expensive and that is acceptable, give each rank such a part as its own stream (`infinite=True` lets
-none end before the others), and one rank here; or build shards.
+Every rank and worker reads the whole stream, but processes and collates its own rows only. Reading
+one shard per rank would be cheaper, but the number of rows of a shard is known only at its end:
+ranks could make different numbers of steps, and a state would hold for one number of ranks only. If
+that is acceptable and reading is expensive, give each rank its shard as a stream of its own
+(`infinite=True`, so that none ends before the others) and a loader with `dp_size=1`; or build
+shards.
 
-A run resumes by reading up to its place.
+A run resumes by reading the stream up to its position.
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ _ENDLESS = 1 << 62
 
 
 class IterableSource:
-    """A `BatchSource` over an iterable of the caller: a `BatchStream` of its rows.
+    """Source of the batches of a `BatchStream`, for `Loader`; see `BatchSource`.
 
-    `order` is the definition of the order. With `default_buffer` a state that is loaded changes the
-    size of the buffer.
+    `order` is the definition of the order, part of the state. If `default_buffer`, a loaded state
+    sets the size of the shuffle buffer.
     """
 
     order_digest = None
@@ -79,11 +80,11 @@ class IterableSource:
         self.next = self.now = Progress()
         self.passes = 0
         self._default_buffer = default_buffer
-        self._loaded = False  # `next` is from a state, and no pass has begun there
+        self._loaded = False  # `next` comes from a state, and no pass has begun since
 
     @property
     def torch_options(self) -> dict[str, Any]:
-        """Return the arguments of `DataLoader` that say how the dataset is batched."""
+        """Return the arguments for torch's `DataLoader` about batching and collation."""
         return {"batch_size": None, "collate_fn": batch_of}
 
     @property
@@ -92,9 +93,9 @@ class IterableSource:
         return self.next.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass serve `epoch` from its beginning; a place loaded in it stays.
+        """Make the next pass serve `epoch`, from its beginning or from a loaded position in it.
 
-        Another epoch drops that place, and warns if no pass has begun there.
+        A loaded position in another epoch is dropped, with a warning if no pass has begun there.
         """
         epoch = whole_number("epoch", epoch)
         if self._loaded and epoch != self.next.epoch:
@@ -104,29 +105,29 @@ class IterableSource:
             self.next = self.now = Progress(epoch=epoch)
 
     def begin(self, workers: int) -> _IterablePass:
-        """Begin a pass at the current place."""
+        """Return a new pass from the current position."""
         self.dataset.begin = self.now = self.next
         self._loaded = False
         self.passes += 1
         return _IterablePass(self, self.next, self.passes)
 
     def upcoming(self, workers: int) -> tuple[None, Any]:
-        """Return the first batch of the next pass, or None; reads the stream up to there."""
+        """Return None and the first batch of the next pass (None without one); reads up to it."""
         return None, self.dataset.upcoming(self.next)
 
     def with_batch_size(self, batch_size: int) -> IterableSource:
-        """Raise `UsageError`: an iterable keeps its batch size."""
+        """Raise `UsageError`: the batch size of a stream cannot be changed."""
         raise UsageError(
             "a stream keeps its batch size", where="batch_size",
             remedy="Make another loader, and load the state into it.",
         )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place of the trainer: epoch, and rows of it that all ranks served."""
+        """Return the state of training: the epoch, and its rows that all ranks have served."""
         return state_of(self.order, self.now, [])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the place of `state` that of the next pass, with any ranks and batch size.
+        """Make the next pass begin at the position of `state`, with any ranks and batch size.
 
         Raises `IncompatibleError` for another stream, seed or buffer.
         """
@@ -136,9 +137,9 @@ class IterableSource:
         self._loaded = self.next != Progress()
 
     def _sized_as(self, state: object) -> dict[str, Any]:
-        """Return the definition with the buffer of `state`, if the own size is a default.
+        """Return the definition of the order; a default buffer size is replaced by that of `state`.
 
-        A state without a buffer is of another order, and not of a buffer of another size.
+        A state without a buffer belongs to an unshuffled stream, so its size is not taken.
         """
         stored = state.get("order") if isinstance(state, Mapping) else None
         size = stored.get("buffer") if isinstance(stored, Mapping) else None
@@ -148,24 +149,24 @@ class IterableSource:
 
 
 class _IterablePass:
-    """A pass of an `IterableSource`: see `BatchPass`."""
+    """One pass over an `IterableSource`; see `BatchPass`."""
 
     def __init__(self, source: IterableSource, begin: Progress, number: int) -> None:
         self._source, self._begin, self._number = source, begin, number
         self.continues = False
 
     def batches(self) -> Generator[Any]:
-        """Return the batches of the pass, made in this process."""
+        """Yield the batches of the pass, made in this process."""
         yield from map(batch_of, self._source.dataset.batches(0, 1, self._begin))
 
     def lent(self) -> AbstractContextManager[None]:
-        """Return a context that does nothing: new workers get the place with the stream."""
+        """Return a context that does nothing: new workers get the position with the stream."""
         return nullcontext()
 
     def counted(self, batches: Iterator[Any]) -> Iterator[Counted]:
-        """Yield each of `batches` when the next has arrived: only then is the last one known.
+        """Yield every batch with its rows, once the next batch shows that it is not the last.
 
-        None stands for a global batch without a usable row, and is counted only.
+        A batch None, of which no row can be used, is counted in the position but not yielded.
         """
         source, begin = self._source, self._begin
         served, waiting = begin.position, list[Any]()
@@ -181,7 +182,7 @@ class _IterablePass:
                 waiting.append(batch)
             served += source.dataset.global_batch
         if self._newest:
-            if source.next.epoch == begin.epoch:  # no other was set meanwhile
+            if source.next.epoch == begin.epoch:  # no other epoch was set meanwhile
                 source.next = Progress(epoch=begin.epoch + 1)
             source.now = source.next
         if waiting:
@@ -192,9 +193,10 @@ class _IterablePass:
             self.continues = self._has_next(served)
 
     def _has_next(self, served: int) -> bool:
-        """Return whether another pass follows this one, which has no batch.
+        """Return whether another pass follows this one, which had no batch.
 
-        It does if a state was loaded of which nothing was left. Otherwise raises or warns.
+        True if it began at the end of an epoch, from a loaded state. Otherwise raises `InputError`
+        or warns.
         """
         if self._begin.position:
             return True
@@ -216,10 +218,11 @@ class _IterablePass:
         return False
 
     def close(self) -> None:
-        """End the pass: nothing is held."""
+        """Do nothing: a pass holds no resources."""
 
     @property
     def _newest(self) -> bool:
+        """Return whether no later pass has begun; only the latest one counts in the state."""
         return self._number == self._source.passes
 
 
@@ -233,13 +236,12 @@ def foreign_stream_loader(
     dp_rank: int = 0,
     dp_size: int = 1,
 ) -> Loader:
-    """Return a loader of the batches of `source`, run as `config` says.
+    """Return a `Loader` over the stream `source`, run as `config` says.
 
-    With `config.shuffle` rows pass a buffer of `buffer` rows (None: 1,024, or those of the
-    state that is loaded), from which they are drawn at random, by a function of (seed, epoch); a
-    stream of one's own shuffling needs `shuffle=False`. A
-    `StreamingPreprocessedDataset` has a buffer size of its own. Workers are started anew for each
-    pass, whatever `config.persistent_workers` says.
+    With `config.shuffle`, rows are drawn at random from a buffer of `buffer` rows, by a function of
+    (seed, epoch). None: 1,024, or the size in a loaded state; a `StreamingPreprocessedDataset` has
+    a size of its own. Use `shuffle=False` for a stream that shuffles itself. Workers are started
+    anew for each pass, whatever `config.persistent_workers` is.
 
     Raises `UsageError` for a stream that can be read only once, and as `foreign_loader` does.
     """
@@ -261,7 +263,7 @@ def foreign_stream_loader(
     workers = config.workers("heavy")
     if workers:
         require_picklable("dataset", stream, config.start_method)
-    # A thread only where nothing draws from the generators that the trainer draws from meanwhile.
+    # A thread must not draw from the global generators, as the trainer uses them meanwhile.
     quiet = draws is False or (draws is None and draws_nothing(source, chosen))
     order = {
         "algorithm": ALGORITHM, "kind": "stream", "content": [identity or name_of(source)],
@@ -276,13 +278,13 @@ def foreign_stream_loader(
         prefetch_factor=config.prefetch_factor if workers else None,
         multiprocessing_context=config.multiprocessing_context if workers else None,
         worker_init_fn=begin_work if workers else None,
-        # Workers are new in each epoch, and so know where it begins.
+        # Workers are started for each pass, and so get its beginning with the dataset.
         generator=torch.Generator().manual_seed(seed_for(config.seed, "workers") % (1 << 32)),
     )  # fmt: skip
 
 
 class _ChosenByFirst:
-    """Collate function chosen by the first sample; see `foreign_loader`."""
+    """Collate function that chooses another one by the first sample of each batch."""
 
     draws = False
 
@@ -295,9 +297,9 @@ class _ChosenByFirst:
 class BatchStream(IterableDataset[Any]):
     """Iterable dataset of the batches of one rank; the next pass starts at `begin`.
 
-    A step without a usable row yields None, so that all others keep their places. A worker yields
-    an error in place of the batch. `draws`: whether stream or `collate` draw random numbers, which
-    are then seeded; None: unless it is certain that they do not.
+    A step of which no row can be used yields None, so that the others keep their positions. In a
+    worker, an error is yielded in place of the batch. `draws`: whether stream or `collate` draw
+    random numbers, which are then seeded; None: True unless they certainly do not.
     """
 
     def __init__(
@@ -323,17 +325,17 @@ class BatchStream(IterableDataset[Any]):
 
     @property
     def global_batch(self) -> int:
-        """Return the rows that all ranks together take in one step."""
+        """Return the rows of a step over all ranks."""
         return self.batch_size * self.dp_size
 
     @property
     def infinite(self) -> bool:
-        """Return whether an epoch follows each epoch."""
+        """Return whether iteration goes on with the next epoch."""
         return self.steps is not None and self.steps.infinite
 
     @property
     def masked(self) -> bool:
-        """Return whether rows may be needed that only fill a batch."""
+        """Return whether batches have a `sample_mask`, because filling rows may be needed."""
         skips = self.steps is not None and self.steps.skip_errors
         return self.dp_size > 1 and (skips or not self.drop_last)
 
@@ -344,14 +346,17 @@ class BatchStream(IterableDataset[Any]):
         return telling(self.batches(worker.id, worker.num_workers))
 
     def upcoming(self, begin: Progress) -> Any:
-        """Return the first batch of a pass from `begin`, or None; skips are not counted."""
+        """Return the first batch of a pass from `begin`, or None; skipped rows are not counted."""
         batches = self.batches(0, 1, begin, counted=False)
         return next((batch for batch in batches if batch is not None), None)
 
     def batches(
         self, mine: int, workers: int, start: Progress | None = None, *, counted: bool = True
     ) -> Iterator[Any]:
-        """Yield every `workers`-th batch of a pass, beginning with number `mine`."""
+        """Yield every `workers`-th batch of a pass, beginning with batch number `mine`.
+
+        `counted`: count skipped rows.
+        """
         start = start or self.begin
         epoch = start.epoch
         rows, begin = self._rows(epoch), start.position
@@ -393,7 +398,7 @@ class BatchStream(IterableDataset[Any]):
             return collated.batch(wanted)
 
     def _prepared(self, rows: list[NumberedRow], epoch: int, *, counted: bool) -> dict[int, Any]:
-        """Return the samples of these rows by number, without those that are skipped."""
+        """Return the samples of these rows by row number, without skipped rows."""
         if self.steps is None:
             return dict(rows)
         prepare = partial(self.steps.prepared, epoch=epoch, seed=self.seed, counted=counted)
@@ -401,7 +406,7 @@ class BatchStream(IterableDataset[Any]):
         return {number: sample for number, sample in made.items() if sample is not SKIPPED}
 
     def _any(self, group: list[NumberedRow], epoch: int) -> dict[int, Any]:
-        """Return one sample of the global batch, to fill a part without any."""
+        """Return the first usable sample of the global batch by row number; {} if there is none."""
         for number, row in group:
             steps = self.steps
             sample = row
@@ -412,6 +417,7 @@ class BatchStream(IterableDataset[Any]):
         return {}
 
     def _rows(self, epoch: int) -> Iterator[NumberedRow]:
+        """Return all rows of an epoch in the order they are served in."""
         if self.steps is None:
             rows = all_rows(self.source, epoch, seed=self.seed, draws=self.draws is not False)
         else:
@@ -420,7 +426,7 @@ class BatchStream(IterableDataset[Any]):
 
 
 class _BatchSamples:
-    """The samples of one batch by their numbers in the stream, which errors name."""
+    """Map-style dataset of the samples of one batch, by their numbers in the stream."""
 
     def __init__(self, samples: dict[int, Any]) -> None:
         self._samples = samples
@@ -430,5 +436,5 @@ class _BatchSamples:
         return MAX_SAMPLE
 
     def __getitem__(self, number: int) -> Any:
-        """Return the sample of that number, or any one for a row that only fills."""
+        """Return the sample of a row, or the first one for a filling row."""
         return self._samples.get(number, self._first)

@@ -1,11 +1,11 @@
-"""Numbered rows of a stream of the caller: all, a part, or through a shuffle buffer.
+"""Rows of a foreign stream with their numbers: all, one reader's part, or through a shuffle buffer.
 
-A stream is read from its beginning: a Hugging Face `IterableDataset`, a torch one, another object
-that can be iterated over again, or a function that returns a new iterator each time. It has to give
-the same rows each time, in every rank and worker; its `set_epoch`, if it has one, is called before.
-Many streams serve a part of their rows in a worker process; as rows are divided here, the stream
-does not see that it is in one. If it draws from the generators of Python, NumPy or
-torch, they are seeded by (seed, epoch): see `dataprep.runtime.external.randomness`.
+A stream is a Hugging Face `IterableDataset`, a torch one, another object that can be iterated over
+repeatedly, or a function that returns a new iterator each time. It must yield the same rows each
+time, in every rank and worker; its `set_epoch`, if it has one, is called first. Many streams yield
+only a part of their rows in a worker process. Since rows are divided among workers here, the stream
+is read as if in no worker. If it draws from the global generators of Python, NumPy or torch, these
+are seeded by (seed, epoch): see runtime/external/randomness.py.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NO_STREAMS: tuple[tuple[Any, str, str], ...] = (
 
 
 def require_stream(source: Any, where: str) -> None:
-    """Raise `UsageError` for what cannot be read, or only once."""
+    """Raise `UsageError` about the argument `where` if `source` cannot be iterated repeatedly."""
     if isinstance(source, Iterator):
         raise UsageError(
             "is an iterator, which can be read once", where=where,
@@ -59,8 +59,8 @@ def all_rows(
 ) -> Iterator[NumberedRow]:
     """Yield every row of the stream in `epoch` with its number; `seed` seeds its draws.
 
-    Raises `InputError` with the number of the row that cannot be read, and `UsageError` if it draws
-    and must not.
+    Raises `InputError`, naming the row, if reading one fails, and `UsageError` if the stream draws
+    random numbers although `draws` is False.
 
     >>> list(all_rows(lambda: iter("ab"), 0))
     [(0, 'a'), (1, 'b')]
@@ -69,7 +69,7 @@ def all_rows(
         partial(_new_iterator, source, epoch), seed_for(seed, "rows", epoch) >> 31, draws=draws
     )
     for number in count():
-        hidden, worker._worker_info = worker._worker_info, None  # read at any time
+        hidden, worker._worker_info = worker._worker_info, None  # as if in no worker
         try:
             row = next(rows, _NONE)
         except Exception as error:
@@ -98,11 +98,12 @@ def part_of_rows(
     by_shards: bool = False,
     **drawing: Any,
 ) -> Iterator[NumberedRow]:
-    """Return the rows of one of `parts` readers, which together read every row once.
+    """Return the rows of reader `part` of `parts`, which together read every row once.
 
-    Row `n` is that of part `n % parts`, so each reads the whole stream. With `by_shards` each reads
-    shards of its own only, as far as there are enough, through the `shard(num_shards=, index=)` of
-    a Hugging Face stream; its numbers are then those in its shards.
+    Reader `part` reads the whole stream and returns rows `n` with ``n % parts == part``. With
+    `by_shards`, it reads only its shards, by the method `shard(num_shards=, index=)` of Hugging
+    Face streams; readers share shards if there are too few. Rows are then numbered within the
+    shards. `drawing` are the arguments `seed` and `draws` of `all_rows`.
 
     >>> list(part_of_rows(lambda: iter("abc"), 0, part=0, parts=2))
     [(0, 'a'), (2, 'c')]
@@ -118,10 +119,10 @@ def part_of_rows(
 def through_buffer(
     rows: Iterator[NumberedRow], size: int, seed: int, epoch: int
 ) -> Iterator[NumberedRow]:
-    """Yield rows through a buffer of `size`: each replaces one drawn at random.
+    """Yield the rows shuffled by a buffer of `size` rows, a function of (seed, epoch).
 
-    A row can come out any time later, and at most `size` - 1 places earlier than it went in. Below
-    2 it is the order of the stream.
+    Each new row takes the place of a random row of the buffer, which is yielded. So a row comes out
+    at most `size` - 1 positions early, and any number late. A `size` below 2 keeps the order.
 
     >>> rows = through_buffer(enumerate("abcd"), 3, seed=0, epoch=0)
     >>> sorted(rows) == list(enumerate("abcd"))
@@ -130,21 +131,21 @@ def through_buffer(
     if size < 2:
         yield from rows
         return
-    # `random` alone never changes: `randrange` and `shuffle` may, with the version of Python.
+    # Only `random` is the same in all versions of Python; `randrange` and `shuffle` may change.
     draw = random.Random(seed_for(seed, "stream", epoch)).random
     held = list(islice(rows, size))
     for row in rows:
-        place = int(draw() * size)
-        yield held[place]
-        held[place] = row
+        at = int(draw() * size)
+        yield held[at]
+        held[at] = row
     while held:
-        place = int(draw() * len(held))
-        held[place], held[-1] = held[-1], held[place]
+        at = int(draw() * len(held))
+        held[at], held[-1] = held[-1], held[at]
         yield held.pop()
 
 
 def require_shards(source: Any) -> int:
-    """Return the number of shards of the stream; raise `UsageError` if it has none."""
+    """Return the number of shards of the stream, at least 1; raise `UsageError` if it has none."""
     shards = getattr(source, "num_shards", None)
     if not isinstance(shards, int) or not hasattr(source, "shard"):
         raise UsageError(
@@ -155,7 +156,8 @@ def require_shards(source: Any) -> int:
 
 
 def _new_iterator(source: StreamSource, epoch: int) -> Iterator[Any]:
+    """Return an iterator over the rows of `epoch`."""
     if hasattr(source, "set_epoch"):
         source.set_epoch(epoch)
-    # A torch dataset may be callable; it is iterated all the same.
+    # An iterable that is also callable, as a torch dataset may be, is iterated, not called.
     return iter(source if isinstance(source, Iterable) else source())

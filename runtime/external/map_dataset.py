@@ -1,19 +1,20 @@
-"""`Collated`: wraps any map-style dataset of the caller for a `Loader`.
+"""`Collated`: a foreign map-style dataset and a collate function, as a dataset for `Loader`.
 
     samples = Collated(dataset, collate)
     order, definition = collated_order(samples, seed=0, shuffle=True)
     loader = serve(samples, 32, order=order, definition=definition)
 
-Order, ranks, workers, resume and skip lists are those of `Loader`. A dataset is any object with
-`len` and `[i]`: a list, a torch dataset, a Hugging Face one. Only `collate` looks into samples.
+`Loader` does the rest: order, ranks, workers, resuming, skipped samples. A dataset is any object
+with `len` and `[i]`: a list, a torch dataset, a Hugging Face dataset. Only `collate` depends on
+what a sample is.
 
-A collate function may depend on the epoch (masks that are drawn anew): its method
-`at_epoch(epoch)` then returns the function for it. The epoch reaches worker processes inside the
-sample numbers (runtime/order/epoch_tag.py), because a persistent worker would keep an attribute for
-ever. A function with the attribute `numbered` True gets the numbers of the samples as a second
-argument.
+A collate function that depends on the epoch (masks that are drawn anew) has a method
+`at_epoch(epoch)`, which returns the function for that epoch. The epoch reaches worker processes
+inside the sample numbers (runtime/order/epoch_tag.py), because persistent workers do not see later
+changes of an attribute. A function whose attribute `numbered` is True gets the sample numbers as a
+second argument.
 
-Costs two microseconds a batch beside the dataset and the collate function.
+Costs two microseconds per batch besides the dataset and the collate function.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ __all__ = [
 
 
 _EPOCHS = 1 << 14
-"""Epochs after which collate functions and draws begin again; part of what is served."""
+"""Period of collate functions and draws in epochs; changing it would change batches."""
 
 
 class MapStyle(Protocol):
-    """A dataset of samples by number."""
+    """Interface of a map-style dataset: samples by number."""
 
     def __len__(self) -> int: ...
 
@@ -61,34 +62,34 @@ class MapStyle(Protocol):
 
 @runtime_checkable
 class EpochCollate(Protocol):
-    """Interface of a collate function that differs from epoch to epoch."""
+    """Interface of a collate function that depends on the epoch."""
 
     def __call__(self, samples: list[Any], /) -> Any:
         """Return the batch of these samples."""
         ...
 
     def at_epoch(self, epoch: int) -> Collate:
-        """Return the function for `epoch`: cheap, and always the same."""
+        """Return the collate function for `epoch`; must be cheap and depend on `epoch` only."""
         ...
 
 
 class Collated(Dataset[Batch]):
-    """The samples of `dataset`, as batches that `collate` makes of lists of them.
+    """Dataset of the batches that `collate` makes of samples of `dataset`.
 
     Arguments:
-        dataset: `len(dataset)` and `dataset[i]`; `dataset.__getitems__([i, ...])` is used where it
-            gives a list of samples (Hugging Face datasets, torch subsets).
-        collate: list of samples in, batch out. Usually a dict of tensors.
-        identity: a name for what is in the dataset, part of a loader's state: a state is refused
-            for a dataset of another identity or length. None: the name of its type, so that only
-            the length is checked.
-        sample_mask: adds bool `sample_mask` [rows], False where a row only fills the last batch of
-            a rank (`end="pad"`): a field of a dict, a last element of a tuple or list; a tensor
-            becomes a tuple of both. Such a row repeats a sample; integer labels in a dict are all
-            -100 there.
+        dataset: an object with `len(dataset)` and `dataset[i]`. If it has a method
+            `__getitems__([i, ...])` (Hugging Face datasets, torch subsets), samples of a batch are
+            read by one call of it.
+        collate: a function from a list of samples to a batch, usually a dict of tensors.
+        identity: a name for the content of the dataset, part of a loader's state: a state is
+            refused for a dataset with another identity or length. None: the name of its type.
+        sample_mask: add a bool `sample_mask` [rows] to batches, False for rows that only fill the
+            last batch of a rank (`end="pad"`). A dict gets it as a field, a tuple or list as the
+            last element, a tensor becomes a tuple (tensor, mask). A filling row repeats a sample;
+            in a dict its integer labels are -100.
 
-    Raises `SampleError` that names the sample, and chains the cause, where the dataset or the
-    collate function fails on one; `IndexError` for a number outside 0 .. len - 1.
+    Raises `SampleError`, naming the sample, if the dataset or the collate function fails on one,
+    and `IndexError` for a number outside 0 .. len - 1.
 
     >>> samples = Collated([1.0, 2.0, 4.0], torch.tensor)
     >>> samples.batch([2, 0])
@@ -114,19 +115,19 @@ class Collated(Dataset[Batch]):
         self.identity = type(dataset).__name__ if identity is None else identity
         self.sample_mask = sample_mask
         self.masks_whole = True
-        """True if batches without filling rows have the `sample_mask`, too."""
+        """True if batches without filling rows have a `sample_mask` too."""
         self.filler = 0
-        """The sample that fills a batch without samples."""
+        """Number of the sample that is repeated in a batch of filling rows only."""
         self.by_epoch = isinstance(collate, EpochCollate)
-        """True if the collate function differs from epoch to epoch."""
+        """True if the collate function depends on the epoch."""
         self.tagged = self.by_epoch
-        """True if its sample numbers contain the epoch: see runtime/order/epoch_tag.py."""
+        """True if sample numbers must contain the epoch: see runtime/order/epoch_tag.py."""
         self._numbered = getattr(collate, "numbered", False) is True
         self._current: tuple[int, Collate] | None = None
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return what decides what sample `i` is, as far as it is known: JSON values."""
+        """Return the JSON values by which a loader's state recognizes the dataset: its identity."""
         return {"kind": "collated", "content": [self.identity]}
 
     def __len__(self) -> int:
@@ -136,14 +137,11 @@ class Collated(Dataset[Batch]):
         return f"<dataprep.Collated {self.identity}: {len(self):,} samples>"
 
     def __getitem__(self, index: int) -> Any:
-        """Return the batch of this sample alone, without the batch axis.
-
-        A negative `index` counts from the end.
-        """
+        """Return one sample, collated, without the batch axis; `index` may be negative."""
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Indices) -> list[Any]:
-        """Return these samples in a list, collated together: what a stock DataLoader asks for."""
+        """Return these samples in a list, collated as one batch, for a stock DataLoader."""
         numbers = from_the_end(indices, len(self))
         if not numbers.size:
             return []
@@ -152,17 +150,17 @@ class Collated(Dataset[Batch]):
         return SampleList(samples, self._marked(batch, numbers))
 
     def batch(self, indices: Indices) -> Batch:
-        """Return the batch of these samples; their order is kept."""
+        """Return the batch of these samples, in this order."""
         numbers = sample_numbers(indices, len(self))
         return self._marked(self._unmarked(numbers), numbers)
 
     def _marked(self, batch: Any, numbers: Positions) -> Batch:
-        """Return the batch, with a `sample_mask` if that is wanted."""
+        """Return the batch with its `sample_mask`, or unchanged if it needs none."""
         real = numbers != PADDING
         return cast("Batch", marked(batch, real) if self.marks(real) else batch)
 
     def marks(self, real: npt.NDArray[np.bool_]) -> bool:
-        """Return whether a batch, whose rows are `real` or only fill, has a `sample_mask`."""
+        """Return whether a batch has a `sample_mask`; `real` is False for filling rows."""
         return self.sample_mask and (self.masks_whole or not real.all())
 
     def _unmarked(self, indices: Indices) -> Any:
@@ -176,12 +174,12 @@ class Collated(Dataset[Batch]):
     def spans(
         self, samples: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return no spans: what is read is unknown."""
+        """Return no spans: it is unknown which bytes a sample reads."""
         nothing = np.empty(0, np.int64)
         return nothing, nothing
 
     def _wanted(self, numbers: Positions, real: npt.NDArray[np.bool_]) -> list[int]:
-        """Return the samples to fetch: in rows that only fill one of the batch, or the filler."""
+        """Return the numbers to read: filling rows repeat the first real one, else `filler`."""
         if not real.all():
             require(self.sample_mask, "sample_mask", "rows that only fill a batch need it")
             numbers = np.where(real, numbers, numbers[real][:1] if real.any() else self.filler)
@@ -189,13 +187,14 @@ class Collated(Dataset[Batch]):
         return cast("list[int]", numbers.tolist())
 
     def _fetch(self, wanted: list[int]) -> list[Any]:
+        """Return the samples with these numbers, read together if the dataset can."""
         together = getattr(self.dataset, "__getitems__", None)
         if together is None:
             return [self._one(index) for index in wanted]
         try:
             samples = together(wanted)
         except Exception as error:
-            for index in wanted:  # which of them is it?
+            for index in wanted:  # find the sample that fails
                 self._one(index)
             raise failed(f"samples {_some(wanted)}", "reading them", error) from error
         if not isinstance(samples, list) or len(samples) != len(wanted):
@@ -225,6 +224,7 @@ class Collated(Dataset[Batch]):
             raise failed(f"samples {_some(wanted)}", "collating them", error) from error
 
     def _collate_of(self, epoch: int) -> Collate:
+        """Return the collate function for `epoch`."""
         if not self.by_epoch:
             return self.collate
         if self._current is None or self._current[0] != epoch:
@@ -235,11 +235,10 @@ class Collated(Dataset[Batch]):
 def collated_order(
     samples: Collated, *, seed: int, shuffle: bool = True, purpose: str = "train"
 ) -> tuple[Order, dict[str, Any]]:
-    """Return the order of the samples and its definition, both for `serve`.
+    """Return the order of the samples and its definition, as `serve` takes them.
 
-    Shuffled is a permutation fixed by seed, epoch, `purpose` and the number of samples. Two
-    purposes (``"train"``, ``"val"``, ...) have nothing in common. Memory and time do not depend on
-    the number of samples.
+    The shuffled order is a permutation that depends on seed, epoch, `purpose` (``"train"``,
+    ``"val"``, ...) and the number of samples. Its memory and time do not depend on that number.
 
     >>> samples = Collated(list(range(5)), torch.tensor)
     >>> order, definition = collated_order(samples, seed=0)
@@ -257,22 +256,22 @@ def collated_order(
 
 
 def _row(batch: Any, row: int) -> Any:
-    """Return one row of a batch of any type."""
+    """Return one row of a batch that is a dict, a list, a tuple or a tensor."""
     if isinstance(batch, Mapping):
         return {name: values[row] for name, values in batch.items()}
     return type(batch)(v[row] for v in batch) if isinstance(batch, list | tuple) else batch[row]
 
 
 def without_epoch(numbers: Positions) -> tuple[Positions, int]:
-    """Return the sample numbers alone, and the epoch of their batch; 0 if they have none."""
+    """Return the sample numbers without the epoch in them, and that epoch; 0 without one."""
     samples, epochs = epochs_of(numbers, 0)
     return samples, int(epochs.max(initial=0)) % _EPOCHS
 
 
 def marked(batch: Any, real: npt.NDArray[np.bool_]) -> Any:
-    """Return the batch with its `sample_mask`; labels of filling rows in a dict are ignored.
+    """Return the batch with `real` as its `sample_mask`; -100 for labels of filling rows in dicts.
 
-    Raises `UsageError` for what is no dict, tuple, list or tensor.
+    Raises `UsageError` for a batch that is no dict, tuple, list or tensor.
     """
     mask = torch.from_numpy(real)
     if isinstance(batch, torch.Tensor):
@@ -290,20 +289,21 @@ def marked(batch: Any, real: npt.NDArray[np.bool_]) -> Any:
         for name, values in batch.items():
             named = name in ("label", "labels") or str(name).endswith("_labels")
             if named and isinstance(values, torch.Tensor) and not values.is_floating_point():
-                marked[name] = values.clone()  # it may be a view of the samples
+                marked[name] = values.clone()  # a copy, as it may share memory with the samples
                 marked[name][~mask] = IGNORED_LABEL
     return marked
 
 
 def _some(numbers: list[int]) -> str:
+    """Return up to 8 of the numbers as text."""
     listed = ", ".join(map(str, numbers[:8]))
     return listed if len(numbers) <= 8 else f"{listed}, ... ({len(numbers)} in all)"
 
 
 def failed(where: str, doing: str, error: Exception) -> DataprepError:
-    """Return the error of the sample at `where`, caused by `error` while `doing` something.
+    """Return a `SampleError` about the sample `where`, for an `error` raised while `doing` that.
 
-    A `StorageError` where it is not the sample but the machine that failed.
+    If the machine failed, and not the sample, return a `StorageError`.
     """
     machine = machine_error(error)
     if machine is not None:

@@ -1,8 +1,8 @@
 """`foreign_loader`: a `Loader` over any map-style dataset, for builders and data modules.
 
-Datasets of this package are served directly; all others behind `Collated`, so that order, ranks,
-resume, buckets and worker processes are one mechanism. An empty dataset gives a loader without
-batches, and a warning.
+Datasets that make batches themselves, as those of dataprep do, are served directly; all others
+through `Collated`, so that `Loader` does order, ranks, resuming, buckets and worker processes for
+both. An empty dataset makes a loader without batches, with a warning.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from .map_dataset import Collated, collated_order, failed, marked
 from .preprocessed_map import PreprocessedDataset
 from .randomness import SeededDraws, draws_nothing
 
-__all__ = ["Buckets", "chosen_collate", "foreign_loader", "is_own", "is_stream"]
+__all__ = ["Buckets", "chosen_collate", "foreign_loader", "is_stream", "makes_batches"]
 
 _MAX_ROWS = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Buckets:
-    """Options of batches of samples of similar length; see runtime/order/buckets.py."""
+    """Options of batches with samples of similar length; see runtime/order/buckets.py."""
 
     lengths: Any = None
-    """Tokens of each sample: numbers or a `Lengths`; None: those that the dataset knows."""
+    """Lengths of all samples in tokens: numbers or a `Lengths`; None: those of the dataset."""
     pool: int = POOL
-    """Samples that are sorted together."""
+    """Number of consecutive samples that are sorted by length together."""
     max_tokens: int | None = None
-    """Ids of a batch, padding included; None: batches of `batch_size` rows."""
+    """The most ids of a batch, padding included; None: batches of `batch_size` rows."""
     max_rows: int = _MAX_ROWS
     """With `max_tokens`: the most rows of a batch."""
     rows_multiple: int | None = None
-    """With `max_tokens`: rows of all ranks together are a multiple of it."""
+    """With `max_tokens`: the rows of all ranks together are a multiple of this."""
 
     def __post_init__(self) -> None:
         for name in ("pool", "max_tokens", "max_rows", "rows_multiple"):
@@ -79,7 +79,7 @@ class Buckets:
     def steps(
         self, order: Order, known: Lengths, config: LoaderConfig, **more: Any
     ) -> TokenBudgetSampler:
-        """Return steps of up to `max_tokens`; `more`: arguments of `TokenBudgetSampler`."""
+        """Return the sampler of batches of up to `max_tokens`; `more` are arguments of it."""
         return TokenBudgetSampler(
             known, self.max_tokens or 0, order=order, seed=config.seed,
             max_rows=self.max_rows, rows_multiple=self.rows_multiple, pool=self.pool, **more,
@@ -103,20 +103,21 @@ def foreign_loader(
     """Return a `Loader` over `dataset`, run as `config` says.
 
     Arguments:
-        dataset: samples by number. A dataset of this package collates by itself; for others a
-            sample goes through `collate`, else `config.collate_fn`, else what suits the first one.
-            The samples of a list of tensors are tuples of one tensor, as a `TensorDataset` has.
-        purpose: keys the order of a dataset of your own: ``"train"``, ``"val"``, ...
+        dataset: a map-style dataset. A list of tensors is served like a `TensorDataset`: each
+            sample is a tuple of one tensor.
+        collate: the collate function; None: `config.collate_fn`, or one for the first sample. Must
+            be None for a dataset that makes batches itself.
+        purpose: a part of the key of the shuffled order: ``"train"``, ``"val"``, ...
         identity: a name for the data, part of a loader's state; None: the type of the dataset.
-        sampler: instead of a shuffle: any sampler of sample numbers, or an `Order`.
-        buckets: have samples of like length in a batch.
-        skip: samples to leave out.
-        dp_rank, dp_size: this process among the data-parallel ones.
+        sampler: a sampler of sample numbers or an `Order`, in place of a shuffle.
+        buckets: put samples of similar length into a batch.
+        skip: the numbers of samples to leave out.
+        dp_rank, dp_size: rank and number of the data-parallel processes.
 
-    Raises `UsageError` for arguments that cannot be met, among them a dataset or collate function
-    that worker processes could not be given, and `InputError` for tensors that cannot be stacked.
-    Reads the first sample that is not skipped, where `collate` has to be chosen, or may need a
-    `sample_mask`.
+    Raises `UsageError` for arguments that contradict each other, and for a dataset or collate
+    function that cannot be sent to worker processes; `InputError` for tensors that cannot be
+    stacked. Reads the first sample that is not skipped if `collate` has to be chosen, or batches
+    may need a `sample_mask`.
     """
     if is_stream(dataset):
         raise UsageError("is a stream, which has no samples by number", where="dataset",
@@ -136,14 +137,14 @@ def foreign_loader(
     count = len(order) if isinstance(order, SamplerOrder) else len(samples)
     budget = buckets is not None and buckets.max_tokens is not None
     left = None if budget else (count - len(set(skip))) % (config.batch_size * dp_size)
-    end = _end(samples, config, purpose, dp_size, left, own=is_own(dataset), skip=skip)
+    end = _end(samples, config, purpose, dp_size, left, own=makes_batches(dataset), skip=skip)
     if buckets is not None:
         require(sampler is None, "sampler", "buckets have an order of their own")
         key = {
             "content_id": definition["content"][0],
             "purpose": definition.get("purpose", definition["kind"]),
         }
-        known = lengths_for(samples if is_own(dataset) else dataset, buckets.lengths)
+        known = lengths_for(samples if makes_batches(dataset) else dataset, buckets.lengths)
         if buckets.max_tokens is not None:
             require(not skip, "skip", "is for batches of rows, not of tokens")
             steps = buckets.steps(
@@ -160,18 +161,21 @@ def foreign_loader(
     )  # fmt: skip
 
 
-def is_own(dataset: Any) -> bool:
-    """Return whether the dataset makes batches, as the datasets of this package do."""
+def makes_batches(dataset: Any) -> bool:
+    """Return whether the dataset makes batches itself, as those of dataprep do."""
     return all(hasattr(dataset, name) for name in ("definition", "spans", "batch"))
 
 
 def is_stream(dataset: Any) -> bool:
-    """Return whether data is read from its beginning only: an iterable, or a function of one."""
+    """Return whether `dataset` is a stream: an iterable that is not map-style, or a function.
+
+    Raises `UsageError` for a class.
+    """
     by_number = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     if by_number and isinstance(dataset, type):
         raise UsageError(f"is the class {dataset.__name__}, and not a dataset", where="dataset",
                          remedy="Call it to make one.")  # fmt: skip
-    if isinstance(dataset, IterableDataset) or by_number:  # torch gives these a __getitem__ too
+    if isinstance(dataset, IterableDataset) or by_number:  # torch defines __getitem__ for both
         return not by_number or isinstance(dataset, IterableDataset)
     return hasattr(dataset, "__iter__") or callable(dataset)
 
@@ -186,10 +190,10 @@ def _end(
     own: bool,
     skip: list[int],
 ) -> End:
-    """Return what becomes of the `left` samples that fill no global batch; None: of any number.
+    """Return what is done with the `left` samples that fill no global batch; None: unknown number.
 
-    See `LoaderConfig.drop_last`. If that depends on the type of a batch, the first sample
-    that is not skipped is collated.
+    See `LoaderConfig.drop_last`. Sets the options of `samples` for a `sample_mask`. Collates the
+    first sample that is not skipped if the type of a batch decides.
     """
     if config.drop_last:
         return "drop"
@@ -204,7 +208,7 @@ def _end(
         return "pad"
     first = _first(len(samples), skip)
     if first is None:
-        return "drop"  # refused, as nothing is left
+        return "drop"  # the loader refuses it, as no sample is left
     samples.filler = first
     batch: Any = samples.batch([first])
     if not isinstance(batch, Mapping):
@@ -217,9 +221,11 @@ def _end(
                     "sample_mask as the last element of every batch", stacklevel=4,
                 )  # fmt: skip
             return "drop"
-        samples.masks_whole = left != 0  # else only where a run goes on that had other batches
+        samples.masks_whole = (
+            left != 0
+        )  # if nothing is left over, only a resumed run with another batch size needs masks
         if left != 0:
-            marked(batch, np.ones(1, np.bool_))  # or not at all
+            marked(batch, np.ones(1, np.bool_))  # raises if the batch cannot have a mask
     samples.sample_mask = True
     return "pad"
 
@@ -231,7 +237,7 @@ def _first(count: int, skip: list[int]) -> int | None:
 
 
 class _Tensors:
-    """A list of tensors, or a part of one, with the samples of a `TensorDataset`: tuples of one."""
+    """A list of tensors, or a `Part` of one, as a dataset of tuples of one tensor."""
 
     draws = False
 
@@ -245,7 +251,7 @@ class _Tensors:
         return (self.rows[index],)
 
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor]]:
-        together = getattr(self.rows, "__getitems__", None)  # of a part
+        together = getattr(self.rows, "__getitems__", None)  # a `Part` has it
         rows = [self.rows[index] for index in indices] if together is None else together(indices)
         return [(row,) for row in rows]
 
@@ -257,12 +263,12 @@ def _samples(
     identity: str | None,
     skip: list[int],
 ) -> tuple[SampleDataset, bool]:
-    """Return the dataset as a loader takes it, and whether its samples are ready."""
+    """Return the dataset of batches, and whether reading samples is cheap (no user code)."""
     collate = collate or config.collate_fn
-    if is_own(dataset):
+    if makes_batches(dataset):
         require(collate is None, "collate_fn", "this dataset makes its batches itself")
         return cast("SampleDataset", dataset), True
-    whole = getattr(dataset, "whole", dataset)  # of a part: of what
+    whole = getattr(dataset, "whole", dataset)  # a `Part` has `whole`
     if type(whole) in (list, tuple) and len(whole) and isinstance(whole[0], torch.Tensor):
         chosen = collate or Default(report=False)
         if isinstance(chosen, Default):
@@ -277,12 +283,12 @@ def _samples(
     light = draws_nothing(dataset, chosen)
     if config.draws is True or (config.draws is None and not light):
         return SeededDraws(dataset, chosen, seed=config.seed, identity=identity), False
-    light = light and not isinstance(whole, PreprocessedDataset)  # which has work to do
+    light = light and not isinstance(whole, PreprocessedDataset)
     return Collated(dataset, chosen, identity=identity), light
 
 
 def chosen_collate(dataset: Any, skip: list[int] | None = None) -> Collate:
-    """Return what suits the first sample that is not skipped: padding of token ids, or stacking."""
+    """Return `Padded` if the first sample not skipped has token ids, else `Default`."""
     first = None
     number = _first(len(dataset), skip or []) if hasattr(dataset, "__len__") else None
     if number is not None:
@@ -299,7 +305,7 @@ def chosen_collate(dataset: Any, skip: list[int] | None = None) -> Collate:
 
 
 def _check_tensors(rows: Any) -> None:
-    """Raise `InputError` where tensors of a list have several shapes."""
+    """Raise `InputError` unless all tensors of a list have one shape."""
     first = rows[0]
     for number, row in enumerate(rows):
         shape = list(row.shape) if isinstance(row, torch.Tensor) else type(row).__name__
@@ -314,6 +320,7 @@ def _check_tensors(rows: Any) -> None:
 def _order(
     samples: SampleDataset, config: LoaderConfig, purpose: str, sampler: Any
 ) -> tuple[Order, dict[str, Any]]:
+    """Return the order of the samples and its definition, part of a loader's state."""
     if sampler is None and isinstance(samples, Collated):
         return collated_order(samples, seed=config.seed, shuffle=config.shuffle, purpose=purpose)
     split = getattr(samples, "split", None)
@@ -330,9 +337,9 @@ def _order(
 
 
 def _described(sampler: Any) -> dict[str, Any] | str:
-    """Return the definition of an order of ours, or the type of another `sampler`."""
+    """Return the definition of an `Order` of dataprep, or the type name of another sampler."""
     mixture = phased(sampler)
-    if mixture is not None:  # its phases have the weights and the sources
+    if mixture is not None:  # weights and sources are in the definition of its phases
         return {"kind": "mixture", "seed": mixture.seed}
     known = getattr(sampler, "definition", None)
     if not isinstance(known, Mapping):

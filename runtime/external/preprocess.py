@@ -1,7 +1,7 @@
-"""Preprocessing of one example before it is collated: rename, transform, engine, tensors.
+"""Preprocessing of one example: rename columns, transform, run an engine, make tensors.
 
-`PreprocessedDataset` and `StreamingPreprocessedDataset` share it. An error names the stage, the row
-and the cause.
+`PreprocessedDataset` and `StreamingPreprocessedDataset` share it. The input is called an example,
+the result a sample. Errors name the stage, the row and the cause.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _KINDS = {"b": torch.bool, "i": torch.int64, "u": torch.int64, "f": torch.float3
 
 @runtime_checkable
 class Engine(Protocol):
-    """Interface of an object that turns one example into the fields of a model.
+    """Interface of an object that turns one example into the fields that a model takes.
 
-    It processes the same example again in other worker processes, in later epochs, and after the
-    cache has dropped it. Started by ``"spawn"``, workers get it pickled.
+    `process` must give the same result each time, as an example is processed again in other worker
+    processes, in later epochs, and after a cache has dropped it. Spawned workers get it pickled.
     """
 
     def process(self, example: Any, /) -> Mapping[str, Any]:
-        """Return the fields by name: lists, arrays, tensors, numbers, texts. May raise."""
+        """Return the fields by name: lists, arrays, tensors, numbers or texts."""
         ...
 
     def describe(self) -> Mapping[str, Any]:
-        """Return JSON values that differ between engines which give different results."""
+        """Return JSON values that differ for engines with different results."""
         ...
 
 
 class PreprocessError(SampleError):
-    """An example that cannot be made a sample; `stage` is one of `STAGES`."""
+    """Error of an example that cannot be processed; `stage` is one of `STAGES`, or ``"read"``."""
 
     def __init__(self, problem: str, *, stage: str = "", **parts: Any) -> None:
         self.stage = stage
@@ -53,7 +53,7 @@ class PreprocessError(SampleError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preprocessing:
-    """The four stages; all but the last are optional.
+    """Preprocessing of one example: the stages in `STAGES`, all but the last optional.
 
     >>> steps = Preprocessing(column_mapping={"body": "text"})
     >>> steps({"body": "Hi", "scores": [1, 2]}, "row 0")
@@ -61,11 +61,11 @@ class Preprocessing:
     """
 
     column_mapping: Mapping[str, str] = field(default_factory=dict)
-    """Name in the data -> name that the engine looks for; other columns keep theirs."""
+    """{name in the data: name that the engine expects}; other columns keep their names."""
     transform: Callable[[Any], Any] | None = None
-    """A function of the example, renamed already; what it gives goes to the engine."""
+    """Function of the renamed example; its result goes to the engine."""
     engine: Engine | None = None
-    """None: the example itself has the fields."""
+    """None: the example has the fields already."""
 
     def __post_init__(self) -> None:
         pairs = self.column_mapping
@@ -73,7 +73,7 @@ class Preprocessing:
             isinstance(name, str) for pair in pairs.items() for name in pair
         )
         require(texts, "column_mapping", f"must map names to names, got {pairs!r}")
-        object.__setattr__(self, "column_mapping", dict(pairs))  # its giver's may change
+        object.__setattr__(self, "column_mapping", dict(pairs))  # a copy
         twice = sorted({new for new in pairs.values() if list(pairs.values()).count(new) > 1})
         require(not twice, "column_mapping", f"gives two columns the name {', '.join(twice)}")
         require(self.transform is None or callable(self.transform), "transform",
@@ -85,14 +85,14 @@ class Preprocessing:
         )  # fmt: skip
 
     def __call__(self, example: Any, where: str) -> Any:
-        """Return the sample of `example`; a `PreprocessError` names its place, `where`."""
+        """Return the sample of `example`; raise `PreprocessError` about the row `where`."""
         stage = STAGES[0]
         try:
             if self.column_mapping:
                 example = _renamed(example, self.column_mapping)
             stage = STAGES[1]
             if self.transform is not None:
-                if isinstance(example, Mapping):  # the data may keep the example
+                if isinstance(example, Mapping):  # a copy, as the transform may change it
                     example = dict(example)
                 example = self.transform(example)
             stage = STAGES[2]
@@ -101,7 +101,7 @@ class Preprocessing:
             stage = STAGES[3]
             return as_tensors(example)
         except StorageError:
-            raise  # of the machine, and not of the example
+            raise  # the machine failed, not the example
         except DataprepError as error:
             raise PreprocessError(
                 error.problem, stage=stage, remedy=error.remedy, code=error.code,
@@ -118,14 +118,14 @@ class Preprocessing:
 
     @property
     def identity(self) -> str:
-        """Return 16 hex digits that other names, another engine or transform would change.
+        """Return a digest of column mapping, transform and engine: 16 hex digits.
 
-        A transform counts by its name only, so all lambdas are equal.
+        Of a transform it has the name only, so all lambdas are equal.
         """
         transform = name_of(self.transform)
-        said = {} if self.engine is None else dict(self.engine.describe())
+        described = {} if self.engine is None else dict(self.engine.describe())
         try:
-            return digest_of([dict(self.column_mapping), transform, said])[:16]
+            return digest_of([dict(self.column_mapping), transform, described])[:16]
         except (TypeError, ValueError) as error:
             raise UsageError(
                 f"describe() of {type(self.engine).__name__} gives what JSON has not ({error})",
@@ -134,11 +134,10 @@ class Preprocessing:
 
 
 def as_tensors(value: Any) -> Any:
-    """Return `value` with numbers in arrays and lists as tensors, also inside mappings.
+    """Return `value` with arrays and lists of numbers as tensors, also inside mappings.
 
-    Lists of whole numbers become int64 and of fractions float32, as models expect; arrays and
-    tensors keep their dtype. Single numbers, texts, empty and ragged lists stay, the last with
-    tensors in them.
+    Lists of integers become int64 and lists of floats float32; arrays and tensors keep their dtype.
+    Single numbers, texts and empty lists are unchanged. A ragged list stays a list, of tensors.
 
     >>> as_tensors({"input_ids": [1, 2], "label": 3, "answers": [[1], [2, 3]], "name": "a"})
     {'input_ids': tensor([1, 2]), 'label': 3, 'answers': [tensor([1]), tensor([2, 3])], 'name': 'a'}
@@ -148,7 +147,7 @@ def as_tensors(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        # In memory of its own, which torch may write to, in the byte order of the machine.
+        # A writable copy in native byte order, as torch needs it.
         return torch.from_numpy(np.array(value, value.dtype.newbyteorder("="), order="C"))
     if type(value) is list and value:
         return _listed(value)
@@ -156,6 +155,7 @@ def as_tensors(value: Any) -> Any:
 
 
 def _listed(values: list[Any]) -> Any:
+    """Return a list that is not empty as a tensor, or as a list if it is ragged or no numbers."""
     if isinstance(values[0], str | bytes | Mapping):
         return [as_tensors(one) for one in values]
     try:
@@ -165,11 +165,12 @@ def _listed(values: list[Any]) -> Any:
     if array.dtype.kind not in _KINDS or array.dtype == np.uint64:
         return [as_tensors(one) for one in values]
     tensor = torch.from_numpy(array)
-    made = isinstance(values[0], np.ndarray | torch.Tensor)
-    return tensor if made else tensor.to(_KINDS[array.dtype.kind])
+    keeps_dtype = isinstance(values[0], np.ndarray | torch.Tensor)
+    return tensor if keeps_dtype else tensor.to(_KINDS[array.dtype.kind])
 
 
 def _renamed(example: Any, mapping: Mapping[str, str]) -> dict[str, Any]:
+    """Return `example` with columns renamed; raise `SampleError` if one is missing or taken."""
     if not isinstance(example, Mapping):
         raise SampleError(
             f"is a {type(example).__name__}, which has no columns to rename",

@@ -1,4 +1,4 @@
-"""`create_preprocessed_dataset`: chooses the wrapper for the data."""
+"""`create_preprocessed_dataset`: the preprocessed dataset for data of either style."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def create_preprocessed_dataset(
     draws: bool = False,
     **options: Any,
 ) -> PreprocessedDataset | StreamingPreprocessedDataset:
-    """Return a `PreprocessedDataset`, or of a stream a `StreamingPreprocessedDataset`.
+    """Return a `PreprocessedDataset` over map-style data, a `StreamingPreprocessedDataset` else.
 
-    `streaming` None: by the data. A Hugging Face `Dataset`, a torch dataset and a list have samples
-    by number; a Hugging Face `IterableDataset`, a torch one and a function that returns a new
-    iterator each time are streams. True serves either as a stream; False is refused for a stream.
-    The other options are those of the wrapper that is made; one of the other wrapper is refused,
-    but for what turns its feature off.
+    A Hugging Face `Dataset`, a torch dataset and a list are map-style; an `IterableDataset` of
+    either library and a function that returns a new iterator each time are streams. `streaming`
+    True serves map-style data as a stream; False raises `UsageError` for a stream. `options` are
+    those of the class that is returned; an option of the other class is ignored if its value is
+    false, and a `UsageError` otherwise.
 
     >>> type(create_preprocessed_dataset([{"n": 1}])).__name__
     'PreprocessedDataset'
@@ -54,7 +54,7 @@ def create_preprocessed_dataset(
     kind = "stream" if stream or streaming else "map"
     own, other = (_OF_STREAMS, _OF_MAPS) if kind == "stream" else (_OF_MAPS, _OF_STREAMS)
     for name, value in list(options.items()):
-        if name in other and not value:  # turned off, as it is anyhow
+        if name in other and not value:  # an option of the other class, turned off
             del options[name]
         elif name not in own:
             raise UsageError(
@@ -74,7 +74,7 @@ def create_preprocessed_dataset(
 
 
 class _InOrder:
-    """A dataset of samples by number as a stream: some have no `__iter__` that ends."""
+    """Map-style data as a stream, read by number, as `__iter__` of some datasets never ends."""
 
     def __init__(self, data: Any) -> None:
         require_map_style(data)

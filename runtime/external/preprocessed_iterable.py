@@ -1,12 +1,12 @@
-"""`StreamingPreprocessedDataset`: streams of the caller, renamed, transformed, processed.
+"""`StreamingPreprocessedDataset`: a foreign stream, preprocessed.
 
-Iterated over directly or by a stock DataLoader it gives single samples, each row of the stream once
-over all ranks and workers, even with more workers than shards. Behind `UniversalDataModule` and the
-other loaders of this package it is served in global batches: then neither the number of workers nor
-that of ranks changes what is served, ranks make equally many steps, and a run resumes.
+Iterated over directly or by a stock DataLoader, it yields single samples, each row of the stream
+once over all ranks and workers, even with more workers than shards. Loaders of this package
+(`UniversalDataModule`, `DataLoaderBuilder`) serve it in global batches: then the numbers of workers
+and ranks change nothing, all ranks make the same number of steps, and a run can be resumed.
 
-Each row is processed once, by one worker; all workers read the raw rows. If that is what costs,
-`by_shards` lets each read its own shards only.
+Each row is preprocessed by one worker, but read by all of them. If reading is expensive,
+`by_shards` makes each worker read its own shards only.
 """
 
 from __future__ import annotations
@@ -40,37 +40,37 @@ from .randomness import DrawsWatch
 __all__ = ["SKIPPED", "StreamingPreprocessedDataset"]
 
 SKIPPED: Any = object()
-"""The value of `prepared` for a row that was skipped."""
-_WORKERS = 1024  # each with counters of its own, as two may not add to one at a time
+"""Returned by `prepared` for a row that is skipped."""
+_WORKERS = 1024  # number of counters: one per worker, as a shared one would lose counts
 _BUFFER = 1000
 
 
 class StreamingPreprocessedDataset(IterableDataset[Any]):
-    """The samples of `hf_iterable` after `column_mapping`, `transform` and `prompt_engine`.
+    """Iterable dataset of the rows of `hf_iterable`, shuffled by a buffer and preprocessed.
 
     Arguments:
-        hf_iterable: a Hugging Face `IterableDataset`, a torch one, anything else that can be
-            iterated over again, or a function that returns a new iterator each time.
+        hf_iterable: a Hugging Face or torch `IterableDataset`, another object that can be iterated
+            over repeatedly, or a function that returns a new iterator each time.
         prompt_engine, column_mapping, transform: as for `PreprocessedDataset`.
-        buffer_size: rows that are held, and drawn from at random: a new order for each (seed,
-            epoch). 0 or 1: the order of the stream. Raw rows are held, not samples. None: 1,000, or
-            as many as the state has that a loader goes on from.
-        skip_errors: leave out rows that cannot be processed and count them: see `skipped`.
-        seed: of the buffer. Loaders of this package use their own.
-        infinite: after the last row comes the first of the next epoch.
-        rank, world_size: this process among those that share the rows; without effect behind
-            loaders of this package, which are told.
-        by_shards: each rank and worker reads only shards of its own, where it is iterated over by
-            itself. Then each has a buffer of its own, and what comes when depends on their number.
-            Not for streams that were cut by `take` or `skip`, of which every part is cut.
-        draws: whether any of this draws random numbers, the stream included. These are then seeded
-            for each row, and those of the stream for each epoch.
+        buffer_size: rows in the shuffle buffer, which hold raw rows; the order is a function of
+            (seed, epoch). 0 or 1: the order of the stream. None: 1,000, or the size in the state
+            that a loader resumes from.
+        skip_errors: leave out rows that cannot be processed, and count them: see `skipped`.
+        seed: the seed of the buffer and of draws. Loaders of this package use their own instead.
+        infinite: continue with the next epoch after the last row.
+        rank, world_size: rank and number of the processes that share the rows. Ignored by loaders
+            of this package, which have arguments for them.
+        by_shards: each rank and worker reads only its own shards when it iterates over this dataset
+            directly. Each then has its own buffer, and the order depends on their number. Not for
+            streams that were cut by `take` or `skip`, because each shard would be cut.
+        draws: stream, transform or engine draw random numbers. Draws are then seeded for each row,
+            and those of the stream for each epoch.
 
-    A pass serves the epoch that `set_epoch` named last, also in workers that are kept alive; 0
-    before. Loaders of this package move it on by themselves.
+    A pass serves the epoch that `set_epoch` set last, at first 0, also in persistent workers.
+    Loaders of this package advance it.
 
-    Raises `PreprocessError` that names the row of the stream, the stage and the cause, `UsageError`
-    if something draws that should not.
+    Raises `PreprocessError` that names the row, the stage and the cause, and `UsageError` for
+    random draws without `draws`.
 
     >>> data = StreamingPreprocessedDataset(lambda: ({"n": n} for n in range(3)), buffer_size=0)
     >>> list(data)
@@ -104,7 +104,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
             column_mapping=column_mapping or {}, transform=transform, engine=prompt_engine
         )
         self.default_buffer = buffer_size is None
-        """True if its size is a default, which a state that is loaded overrules."""
+        """True if `buffer_size` is a default, which a loaded state replaces."""
         given = _BUFFER if buffer_size is None else buffer_size
         self.buffer_size = whole_number("buffer_size", given)
         self.seed = require_seed(seed)
@@ -115,7 +115,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         require(rank < world_size, "rank", f"{rank} is not in 0 .. {world_size - 1}")
         if by_shards:
             require_shards(self.source)
-        # In memory that worker processes share: set_epoch reaches them, their counts come back.
+        # Shared memory: set_epoch reaches persistent workers, and their counts reach this process.
         self._epoch = shared(torch.zeros(1, dtype=torch.int64))
         self._skips = shared(torch.zeros(_WORKERS, len(STAGES), dtype=torch.int64))
         self._watch = DrawsWatch()
@@ -131,7 +131,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
 
     @property
     def skipped(self) -> int:
-        """Return the rows that this process and its workers have left out so far."""
+        """Return the number of rows that this process and its workers have left out so far."""
         return int(self._skips.sum())
 
     def skips(self) -> dict[str, int]:
@@ -169,11 +169,11 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
                     f"none of its {met:,} rows can be used" if met else "it has no rows",
                     where="stream", remedy="Use skip_errors=False to see why." if met else None,
                 )  # fmt: skip
-            if not served:  # others have all there is
+            if not served:  # every row belongs to other readers
                 return
 
     def rows(self, epoch: int, *, seed: int | None = None) -> Iterator[NumberedRow]:
-        """Return all rows with their numbers, not processed."""
+        """Yield all raw rows of `epoch` with their numbers, not shuffled by the buffer."""
         seed = self.seed if seed is None else seed
         return all_rows(self.source, epoch, seed=seed, draws=self.draws)
 
@@ -187,9 +187,10 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         place: str = "",
         counted: bool = True,
     ) -> Any:
-        """Return the sample of a row, or `SKIPPED`; `counted`: whether skips are counted.
+        """Return the sample of raw `row`, or `SKIPPED`.
 
-        `seed`: of what it draws, None: its own; `place`: what its number is one of, for errors.
+        `seed` seeds its draws; None: that of the dataset. `counted`: count a skipped row. `place`
+        follows the row number in errors.
         """
         try:
             if self.draws:
@@ -209,16 +210,18 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
             return SKIPPED
 
     def _part(self, epoch: int, part: int, parts: int) -> Iterator[NumberedRow]:
+        """Yield the shuffled raw rows of reader `part` of `parts`."""
         if self.by_shards:
             rows = part_of_rows(
                 self.source, epoch, part, parts, by_shards=True, seed=self.seed, draws=self.draws
             )  # fmt: skip
             return through_buffer(rows, self.buffer_size, seed_for(self.seed, part), epoch)
-        # Divided after the buffer: it is the same one whatever the number of parts.
+        # Divided after the buffer, so that the order does not depend on the number of parts.
         mixed = through_buffer(self.rows(epoch), self.buffer_size, self.seed, epoch)
         return islice(mixed, part, None, parts)
 
     def _count(self, error: PreprocessError) -> None:
+        """Count a skipped row by stage; warn of the first one in this process."""
         worker = get_worker_info()
         slot = 0 if worker is None else 1 + worker.id % (_WORKERS - 1)
         first = not int(self._skips[slot].sum())

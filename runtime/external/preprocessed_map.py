@@ -1,8 +1,7 @@
-"""`PreprocessedDataset`: samples of the caller, renamed, transformed, processed, cached.
+"""`PreprocessedDataset`: a map-style dataset, preprocessed and cached.
 
-Map-style, for `DataLoaderBuilder`, `UniversalDataModule` or a stock DataLoader: `len`, `[i]`, and
-many at once if the data can be read so. Samples depend on the data and the arguments alone. One in
-the cache costs a copy (of a thousand tokens: 5 us), any other the reading and the engine.
+It is for `DataLoaderBuilder`, `UniversalDataModule` or a stock DataLoader. A sample from the cache
+costs a copy (5 us for a thousand tokens), any other one reading and preprocessing.
 """
 
 from __future__ import annotations
@@ -35,23 +34,26 @@ _CACHE_BYTES = 256 << 20
 
 
 class PreprocessedDataset(Dataset[Any]):
-    """The samples of `hf_dataset` after `column_mapping`, `transform` and `prompt_engine`.
+    """Map-style dataset of the samples of `hf_dataset`, preprocessed and cached.
 
     Arguments:
-        hf_dataset: whatever has `len` and `[i]`: a Hugging Face dataset, a torch one, a list.
-        prompt_engine: an `Engine`, as `TokenizeEngine`; None: examples have the fields already.
-        column_mapping: {name in the data: name for the engine}, in this direction.
-        cache_enabled: keep processed samples; None: unless `draws`. Each worker process keeps its
-            own, so the cache is worth most with `num_workers=0`, where a thread makes the batches.
-        transform: a function of the (renamed) example, before the engine.
-        cache_bytes: what the cache may take; samples that were used longest ago go first.
-        draws: whether any of this draws random numbers, as an augmentation does. These are then
-            seeded for each sample and epoch by loaders of this package, and nothing is cached.
+        hf_dataset: a map-style dataset: a Hugging Face or torch dataset, a list.
+        prompt_engine: an `Engine`, such as `TokenizeEngine`; None: examples have the fields of the
+            model already.
+        column_mapping: {name in the data: name for the engine}.
+        cache_enabled: cache preprocessed samples; None: True unless `draws`. Each worker process
+            has its own cache, so it saves most with `num_workers=0`, where a thread makes batches.
+        transform: a function of the renamed example, called before the engine.
+        cache_bytes: the largest size of the cache; the least recently used samples are dropped.
+        draws: data, transform or engine draw random numbers, as augmentations do. Loaders of this
+            package then seed the draws for each sample and epoch, and nothing is cached.
 
-    Returned samples may be modified; objects that are neither numbers nor lists of these are
-    shared. Numbers in lists and arrays become tensors; all fields stay. Raises `PreprocessError`
-    that names the row, the stage and the cause; `IndexError` for a number outside -len .. len - 1;
-    `UsageError` for what is no number, and if something draws that should not.
+    Arrays and lists of numbers become tensors; all fields are kept. Returned samples may be
+    modified, but objects in them other than numbers, texts, arrays and containers are shared.
+
+    Raises `PreprocessError` that names the row, the stage and the cause; `IndexError` for a number
+    outside -len .. len - 1; `UsageError` for an index that is no number, and for random draws
+    without `draws`.
 
     >>> data = PreprocessedDataset([{"n": [1, 2]}, {"n": [3]}], column_mapping={"n": "input_ids"})
     >>> len(data), data[-1]
@@ -86,12 +88,12 @@ class PreprocessedDataset(Dataset[Any]):
 
     @property
     def features(self) -> Any:
-        """Return the features of the data before preprocessing; None if it has none."""
+        """Return the `features` (column types) of the data before preprocessing, or None."""
         return getattr(self.source, "features", None)
 
     @property
     def identity(self) -> str:
-        """Return a name for data and preprocessing, part of a loader's state."""
+        """Return a name for data and preprocessing, which is part of a loader's state."""
         return f"{type(self.source).__name__}/{self.steps.identity}"
 
     def __len__(self) -> int:
@@ -105,7 +107,7 @@ class PreprocessedDataset(Dataset[Any]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return these samples; those not in the cache are read together if the data can."""
+        """Return these samples in a list; those not in the cache are read together if possible."""
         rows = self._rows(indices)
         samples = [self.cache.get(row) if self.cache_enabled else MISSING for row in rows]
         missing = [at for at, sample in enumerate(samples) if sample is MISSING]
@@ -117,11 +119,11 @@ class PreprocessedDataset(Dataset[Any]):
             for at in missing:
                 if self.cache_enabled:
                     self.cache.put(rows[at], samples[at])
-                samples[at] = copied(samples[at], _as_it_is)  # of the data's own memory
+                samples[at] = copied(samples[at], _unchanged)  # may be memory of the data
         return samples
 
     def select(self, indices: Iterable[int]) -> PreprocessedDataset:
-        """Return the samples with these numbers, with a cache of their own; 8 bytes each.
+        """Return a dataset of the samples with these numbers, which has its own cache.
 
         >>> PreprocessedDataset(["a", "b", "c"]).select([2, -3])[1]
         'a'
@@ -135,11 +137,11 @@ class PreprocessedDataset(Dataset[Any]):
         return other
 
     def clear_cache(self) -> None:
-        """Forget what was kept, as after the engine was changed; of this process."""
+        """Empty the cache of this process, for example after a change of the engine."""
         self.cache.clear()
 
     def _rows(self, indices: Sequence[int]) -> list[int]:
-        """Return the numbers in the data; of one and the same sample always the same."""
+        """Return the row numbers in the data for these indices, which may be negative."""
         at = from_the_end(indices, len(self))
         check_samples(at, len(self))
         rows: list[int] = (at if self._numbers is None else self._numbers[at]).tolist()
@@ -151,7 +153,7 @@ class PreprocessedDataset(Dataset[Any]):
             try:
                 found = together(rows)
             except Exception:
-                found = None  # which of them is it?
+                found = None  # read one by one, so that the error names the row
             if isinstance(found, list) and len(found) == len(rows):
                 return found
         return [self._one(row) for row in rows]
@@ -171,12 +173,13 @@ class PreprocessedDataset(Dataset[Any]):
             ) from error  # fmt: skip
 
 
-def _as_it_is(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
+    """Return `value` itself: in place of a deep copy."""
     return value
 
 
 def require_map_style(data: Any) -> None:
-    """Raise `UsageError` for what has no samples by number, saying what to use."""
+    """Raise `UsageError` for data that is not map-style, naming what to use instead."""
     if isinstance(data, Mapping):
         raise UsageError(
             f"is a mapping of {', '.join(map(str, data))}, not a dataset", where="hf_dataset",
@@ -194,16 +197,16 @@ def require_map_style(data: Any) -> None:
 
 
 MISSING: Any = object()
-"""The value of `get` for a sample that is not there."""
-_OBJECT = 120  # bytes, about, of a tensor or container beside what is in it
+"""Returned by `SampleCache.get` for a sample that is not in the cache."""
+_OBJECT = 120  # approximate bytes of a tensor or container besides its content
 _PLAIN = (str, bytes, int, float, bool, complex, type(None))
 
 
 class SampleCache:
     """Cache of samples by number, up to `limit` bytes; least recently used ones are dropped.
 
-    It stores and returns copies, so a change of a served sample changes no later one. Safe for
-    several threads. A pickle of it is empty: each worker has its own.
+    It stores and returns copies, so callers may modify samples. It is thread-safe. Pickling gives
+    an empty cache, so that workers do not receive its content.
 
     >>> cache = SampleCache(1 << 20)
     >>> cache.put(3, {"n": [1]})
@@ -215,58 +218,58 @@ class SampleCache:
     def __init__(self, limit: int) -> None:
         self.limit = whole_number("cache_bytes", limit)
         self.hits = self.misses = self.used = 0
-        """Found and not found so far; bytes in use."""
-        self._kept: OrderedDict[int, tuple[Any, int]] = OrderedDict()
-        self._renew()
+        """Counts of samples found and not found, and the bytes in use."""
+        self._entries: OrderedDict[int, tuple[Any, int]] = OrderedDict()
+        self._new_lock()
 
-    def _renew(self) -> None:
+    def _new_lock(self) -> None:
         self._lock, self._pid = threading.Lock(), os.getpid()
 
-    def _held(self) -> threading.Lock:
-        """Return the lock; in a forked process a new one, as the old may be held for ever."""
+    def _own_lock(self) -> threading.Lock:
+        """Return the lock of this process; a lock copied by a fork might never be released."""
         if self._pid != os.getpid():
-            self._renew()
+            self._new_lock()
         return self._lock
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SampleCache, (self.limit,)
 
     def get(self, number: int) -> Any:
         """Return a copy of the sample, or `MISSING`."""
-        with self._held():
-            found = self._kept.get(number)
+        with self._own_lock():
+            found = self._entries.get(number)
             if found is None:
                 self.misses += 1
                 return MISSING
             self.hits += 1
-            self._kept.move_to_end(number)
+            self._entries.move_to_end(number)
         return copied(found[0])
 
     def put(self, number: int, sample: Any) -> None:
-        """Keep a copy of it, unless it is larger than everything together may be."""
+        """Store a copy of `sample`, unless it alone exceeds the limit; drop others to make room."""
         size = _size(sample)
         if size > self.limit:
             return
         own = copied(sample)
-        with self._held():
-            self.used += size - self._kept.pop(number, (None, 0))[1]
-            self._kept[number] = (own, size)
+        with self._own_lock():
+            self.used += size - self._entries.pop(number, (None, 0))[1]
+            self._entries[number] = (own, size)
             while self.used > self.limit:
-                _, (_, freed) = self._kept.popitem(last=False)
+                _, (_, freed) = self._entries.popitem(last=False)
                 self.used -= freed
 
     def clear(self) -> None:
-        """Forget all samples."""
-        with self._held():
-            self._kept.clear()
+        """Drop all samples."""
+        with self._own_lock():
+            self._entries.clear()
             self.used = 0
 
 
 def copied(value: Any, other: Callable[[Any], Any] = copy.deepcopy) -> Any:
-    """Return a copy of `value`; `other` copies objects that are neither data nor containers."""
+    """Return a deep copy of `value`; `other` copies objects of unknown types."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, torch.Tensor):

@@ -1,7 +1,7 @@
-"""Random division of a dataset into parts, by arithmetic, without a list of samples.
+"""Random split of a map-style dataset into two parts, without a list of sample numbers.
 
-The parts are runs of one permutation of the samples, a function of (seed, number of samples). Every
-sample is in exactly one part, lists and tensors and Hugging Face datasets alike.
+The parts are ranges of one permutation of the samples, which is a function of (seed, number of
+samples). Every sample is in exactly one part.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ..order.permutation import Positions, key, permute
 from ..sample_numbers import check_samples, from_the_end
 from .map_dataset import MapStyle
 
-__all__ = ["Part", "check_fraction", "split_by_fraction"]
+__all__ = ["Part", "check_fraction", "split_by_fraction", "split_parts"]
 
 
 class Part:
-    """The samples of `whole` at positions `start` to `stop` of the permutation of `seed`.
+    """Map-style dataset of the samples of `whole` at positions `start` to `stop` of a permutation.
 
-    Map-style: `len`, `[i]`, and many at once where `whole` has that. Nothing is copied.
+    `seed` is the key of the permutation. Samples are read from `whole` when they are asked for.
     """
 
     def __init__(self, whole: MapStyle, start: int, stop: int, seed: int) -> None:
@@ -38,9 +38,9 @@ class Part:
         return f"<dataprep.Part: {len(self):,} of {self._samples:,} samples>"
 
     def numbers(self, indices: Sequence[int] | Positions) -> Positions:
-        """Return the numbers in `whole` of these samples, int64; negative ones are from the end.
+        """Return the sample numbers in `whole`, int64; negative indices count from the end.
 
-        Raises `IndexError` for one outside.
+        Raises `IndexError` for an index outside of the part.
         """
         at = from_the_end(indices, len(self))
         check_samples(at, len(self))
@@ -50,7 +50,7 @@ class Part:
         return self.whole[int(self.numbers([index])[0])]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return these samples in a list."""
+        """Return these samples in a list, read together if `whole` can."""
         numbers: list[int] = self.numbers(indices).tolist()
         together = getattr(self.whole, "__getitems__", None)
         found = None if together is None else together(numbers)
@@ -58,28 +58,38 @@ class Part:
 
 
 def split_by_fraction(dataset: MapStyle, fraction: float, seed: int) -> tuple[Part, Part]:
-    """Return two parts, the second with `fraction` of the samples, rounded, at least one.
+    """Return two parts, the second with the share `fraction` of the samples.
 
-    Raises `UsageError` for a fraction outside 0 <= fraction < 1, and `InputError` where there are
-    too few samples for both parts. Costs nothing but the arithmetic when samples are read.
+    Its size is rounded, and at least 1 unless `fraction` is 0, which makes it empty. Raises
+    `UsageError` for a fraction outside 0 <= fraction < 1, and `InputError` if there are too few
+    samples for two parts.
 
     >>> rest, held_out = split_by_fraction(list("abcdefghij"), 0.2, seed=0)
     >>> len(rest), len(held_out), sorted([*rest, *held_out]) == list("abcdefghij")
     (8, 2, True)
     """
-    check_fraction("fraction", fraction)
+    return split_parts(
+        dataset, fraction, seed, where="fraction", remedy="Use more data, or fraction=0."
+    )
+
+
+def split_parts(
+    dataset: MapStyle, fraction: float, seed: int, *, where: str, remedy: str
+) -> tuple[Part, Part]:
+    """Return the parts of `split_by_fraction`; errors name the argument `where` of the caller."""
+    check_fraction(where, fraction)
     seed, n = require_seed(seed), len(dataset)
     held_out = max(1, round(n * fraction)) if fraction else 0
     if held_out >= max(1, n):
         raise InputError(
             f"{n} samples cannot be divided so that {fraction:.3g} of them are held out",
-            where="val_split", remedy="Use more data, val_split=0, or validation data of its own.",
+            where=where, remedy=remedy,
         )  # fmt: skip
     return Part(dataset, 0, n - held_out, seed), Part(dataset, n - held_out, n, seed)
 
 
 def check_fraction(where: str, fraction: float) -> None:
-    """Raise `UsageError` unless 0 <= `fraction` < 1."""
+    """Raise `UsageError` about the argument `where` unless 0 <= `fraction` < 1."""
     number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
     if not (number and 0 <= fraction < 1):
         raise UsageError(

@@ -1,18 +1,19 @@
-"""Random transforms of the caller as functions of (seed, epoch, sample).
+"""Random draws of foreign datasets and transforms as functions of (seed, epoch, sample).
 
-A dataset that crops or drops at random draws from the global generators of Python, NumPy and torch.
-torch seeds these once in a worker process; the draws then depend on the number of workers, and on
-which of them made which batch. Here the generators are seeded for every sample, so each epoch draws
-anew, and the same epoch draws the same on any ranks, workers and batch sizes, and after a resume.
-The trainer's own generators are restored.
+A dataset with random crops draws from the global generators of Python, NumPy and torch. torch seeds
+them once per worker process, so that draws depend on the number of workers, and on which worker
+makes which batch. `SeededDraws` seeds the generators for every sample instead: each epoch draws
+anew, and an epoch draws the same on any ranks, workers and batch sizes, and after a resume. The
+state of the generators is restored afterwards, for the trainer.
 
-Costs 10 us a sample, and in the calling process 20 us a batch. There no thread makes batches ahead
-of time, because the trainer draws from the same generators meanwhile. So datasets that certainly
-draw nothing are not seeded: see `draws_nothing`, and `LoaderConfig(draws=False)` for others.
+This costs 10 us per sample, and in the calling process 20 us per batch. Without workers it also
+prevents a thread that makes batches ahead of time, because the trainer draws from the same
+generators meanwhile. Therefore datasets that certainly draw nothing are not seeded: see
+`draws_nothing`, and `LoaderConfig(draws=False)` for others.
 
-Undeclared draws are an error if they would be cached or not seeded: the generators are compared
-before and after the first sample (0.3 ms). Streams, which have no samples by number, are seeded as
-a whole.
+`DrawsWatch` raises an error for draws that are not declared where samples are cached or not seeded:
+it compares the generators before and after the first sample (0.3 ms). The rows of a stream have no
+numbers to seed by, so `seeded_rows` seeds a stream as a whole.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ _WORD = (1 << 64) - 1
 
 
 class SeededDraws(Collated):
-    """`Collated` whose dataset and collate function may draw random numbers.
+    """`Collated` for a dataset or collate function that draws random numbers.
 
-    Samples are read one by one.
+    Samples are read one at a time, each after the generators were seeded for it.
     """
 
     def __init__(
@@ -63,25 +64,27 @@ class SeededDraws(Collated):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return what decides what sample `i` is, with `draws`; its seed is that of the order."""
+        """Return the definition of `Collated` with `draws`; their seed is that of the order."""
         return {**super().definition, "draws": True}
 
     def _unmarked(self, indices: Indices) -> Any:
-        """Return the batch of these samples; what it draws leaves no trace in this process."""
+        """Return the batch of these samples; the global generators of this process are restored."""
         numbers = sample_numbers(indices, len(self))
-        # For this batch alone: the epoch comes with the numbers, as persistent workers stay.
+        # The epoch is in the sample numbers, as persistent workers are not told of a new one.
         _, self._rows.epoch = without_epoch(numbers)
         with isolated() if get_worker_info() is None else nullcontext():
             return super()._unmarked(numbers)
 
 
 class _SeededRows:
-    """The samples of `dataset`, each read after the generators were seeded for it."""
+    """Map-style dataset that seeds the global generators before it reads a sample."""
 
     def __init__(self, dataset: MapStyle, seed: int) -> None:
         self._dataset = dataset
         self._seed = seed
-        self._base: tuple[int, int] | None = None  # an epoch, and what its seeds come from
+        self._base: tuple[int, int] | None = (
+            None  # an epoch, and the number its seeds are derived from
+        )
         self.epoch = 0
 
     def __len__(self) -> int:
@@ -95,7 +98,7 @@ class _SeededRows:
 
 
 def _mixed(base: int, index: int) -> int:
-    """Return 32 bits for each sample of an epoch, by the finaliser of SplitMix64."""
+    """Return the seed of a sample, 32 bits, by the finaliser of SplitMix64."""
     word = (base + index * GOLDEN) & _WORD
     word = ((word ^ (word >> 30)) * FIRST) & _WORD
     word = ((word ^ (word >> 27)) * SECOND) & _WORD
@@ -105,23 +108,24 @@ def _mixed(base: int, index: int) -> int:
 def draws_nothing(dataset: Any, collate: Any) -> bool:
     """Return whether these certainly draw nothing from the global random generators.
 
-    Known are lists and tuples, torch's TensorDataset, Hugging Face datasets without a transform,
-    parts of those, and the collate functions of this package and torch's default. Anything else
-    may, for all that can be seen from outside; a bool attribute `draws` of it says.
+    That is True for lists, tuples, torch's `TensorDataset`, Hugging Face datasets without a
+    transform, parts of those, and for the collate functions of this package and torch's default.
+    For any other object its bool attribute `draws` decides; without one the result is False.
 
     >>> draws_nothing([1, 2], default_collate), draws_nothing([1, 2], lambda samples: samples)
     (True, False)
     """
     own = type(collate).__module__.startswith("dataprep.") or collate is default_collate
-    said = getattr(collate, "draws", None)
-    return (not said if isinstance(said, bool) else own) and _only_holds(dataset)
+    declared = getattr(collate, "draws", None)
+    return (not declared if isinstance(declared, bool) else own) and _only_holds(dataset)
 
 
 def _only_holds(dataset: Any) -> bool:
-    said = getattr(dataset, "draws", None)
-    if isinstance(said, bool):
-        return not said
-    inner = getattr(dataset, "whole", None)  # of a Part
+    """Return whether reading a dataset certainly draws nothing."""
+    declared = getattr(dataset, "draws", None)
+    if isinstance(declared, bool):
+        return not declared
+    inner = getattr(dataset, "whole", None)  # of a `Part`
     if inner is not None and type(dataset).__module__.startswith("dataprep."):
         return _only_holds(inner)
     if type(dataset) in (list, tuple, range, TensorDataset):
@@ -133,23 +137,23 @@ def _only_holds(dataset: Any) -> bool:
 
 
 UNDECLARED_DRAWS = "E_DRAWS"
-"""The code of the error about undeclared draws."""
+"""Error code of draws that were not declared."""
 
 _NONE: Any = object()
-_NUMPY: Any = np.random  # whose types lack `set_bit_generator`
+_NUMPY: Any = np.random  # untyped, as its type stubs lack `set_bit_generator`
 
 
 class DrawsWatch:
-    """Check of the first use in the main thread for draws."""
+    """Check that the first use in the main thread draws no random numbers."""
 
     def __init__(self) -> None:
         self._done = False
 
     @contextmanager
     def look(self) -> Iterator[None]:
-        """Raise `UsageError` if what runs inside draws."""
+        """Raise `UsageError` if the code inside the context draws."""
         if self._done or threading.current_thread() is not threading.main_thread():
-            yield  # elsewhere the trainer may draw meanwhile
+            yield  # in other threads the trainer may draw meanwhile
             return
         before = _generators()
         yield
@@ -159,6 +163,7 @@ class DrawsWatch:
 
 
 def _undeclared(what: str) -> UsageError:
+    """Return the error about draws of `what` that were not declared."""
     return UsageError(
         f"the {what} draws from the random generators of Python, NumPy or torch", where="draws",
         code=UNDECLARED_DRAWS,
@@ -169,13 +174,13 @@ def _undeclared(what: str) -> UsageError:
 def seeded_rows(
     begin: Callable[[], Iterator[Any]], seed: int, *, draws: bool = True
 ) -> Iterator[Any]:
-    """Yield the rows of what `begin` makes: the same for the same `seed`, drawn or not.
+    """Yield the rows of the iterator that `begin` returns, in the same order for the same `seed`.
 
-    Every rank and worker reads the stream. If the global generators shuffled it, each would read
-    another order, and rows would be lost. So these are seeded first; a stream that has drawn from
-    them by its first row keeps generators of its own to the end, at 40 us a row. Raises
-    `UsageError` if it draws although `draws` is False: such streams may be read in a thread while
-    the trainer draws, where nothing can be seeded.
+    Every rank and worker reads the whole stream. If it is shuffled by the global generators, each
+    would read another order, and rows would be lost. So the generators are seeded first. A stream
+    that draws before or while it makes its first row then has separate generators to its end, at
+    40 us per row. Raises `UsageError` if it draws although `draws` is False. Outside of the main
+    thread, where the trainer may draw meanwhile, nothing is seeded.
 
     >>> def shuffled():
     ...     yield from random.sample(range(9), 9)
@@ -199,7 +204,7 @@ def seeded_rows(
 
 
 class _SeparateGenerators:
-    """A copy of the global generators, which continues separately."""
+    """Copy of the global generators, whose state is kept between rows of a stream."""
 
     def __init__(self) -> None:
         self._numpy = np.random.MT19937(0)
@@ -207,7 +212,7 @@ class _SeparateGenerators:
         self._keep()
 
     def drawn(self, rows: Iterator[Any]) -> Iterator[Any]:
-        """Yield `rows`, each made with these generators in place of the global ones."""
+        """Yield `rows`, with these generators in place of the global ones while a row is made."""
         row = None
         while row is not _NONE:
             with isolated():
@@ -220,10 +225,11 @@ class _SeparateGenerators:
                 yield row
 
     def _keep(self) -> None:
+        """Store the state of the global generators; NumPy's advances in `_numpy` itself."""
         self._python, self._torch = random.getstate(), torch.get_rng_state()
 
 
 def _generators() -> bytes:
-    # Only compared, never loaded.
+    """Return the state of all global generators as bytes, to be compared only."""
     states = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state().numpy()
     return pickle.dumps(states)

@@ -1,8 +1,8 @@
-"""`TaskSpec`: a plain description of a training task and its data.
+"""`TaskSpec`: a description of a training task and its data, in JSON values.
 
-A `TaskSpec` says which fields a sample has, what kind of data they are and what is predicted from
-them. Data modules choose a collate function by it. It holds JSON values only, so `to_dict` and
-`from_dict` take it through a config file and back unchanged. Nothing is looked up or loaded here.
+It says which fields a sample has, of which kind they are, and what is predicted from them. Data
+modules choose a collate function by it. `to_dict` and `from_dict` write it to a config file and
+read it back unchanged.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ TASK_TYPES = (
     "lm", "masked_lm", "seq2seq", "classification", "token_classification", "multi_label",
     "regression", "preference", "kto", "grpo", "custom",
 )  # fmt: skip
-"""Task types; ``"custom"`` for one that the caller's collate function decides."""
+"""Task types; ``"custom"`` is for tasks that have a collate function of their own."""
 
 MODALITIES = ("text", "vision", "audio", "tabular", "multimodal")
-"""Known modalities. A collator may be registered under the name of another one."""
+"""Usual modalities; collators may be registered for others."""
 
 PRESETS = ("lm_tiny", "cls_tiny", "seq2seq_tiny", "vision_tiny")
-"""The class methods of `TaskSpec` that take no arguments, by name."""
+"""Names of the ready-made tasks: see `TaskSpec.preset`."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskSpec:
-    """A task: its name, its kind, the fields of its samples.
+    """Description of a training task: its name, its type, the fields of its samples.
 
-    Only `name` and `task_type` have no default. Sequences of names may be given as lists; they are
-    kept as tuples. Raises `UsageError` for an unknown task type and for what JSON cannot hold.
+    Lists of names are stored as tuples. Raises `UsageError` for an unknown task type, and for
+    values that JSON cannot hold.
 
     >>> TaskSpec.cls_tiny().target_field
     'label'
@@ -50,26 +50,26 @@ class TaskSpec:
     task_type: str
     """One of `TASK_TYPES`."""
     modality: str = "text"
-    """The kind of samples: one of `MODALITIES`, or a name that a collator is registered for."""
+    """Kind of the samples: one of `MODALITIES`, or another that a collator is registered for."""
     model_family: str = "decoder"
-    """The architecture it is meant for, in the words of the trainer; nothing here reads it."""
+    """Architecture, for the trainer; dataprep does not read it."""
     input_fields: tuple[str, ...] = ("input_ids",)
-    """The fields of a sample that the model reads; nothing here reads it."""
+    """Fields of a sample that the model reads, for the trainer; dataprep does not read it."""
     target_field: str | None = "labels"
-    """The field that is predicted, or None: the built-in collate functions take the labels from it.
-    They look for `label` and `label_ids` by themselves."""
+    """Field that the built-in collate functions take the labels from, or None. They find `labels`,
+    `label` and `label_ids` in any case."""
     loss_type: str = "cross_entropy"
     metrics: tuple[str, ...] = ()
     special_tokens: Mapping[str, int] = field(default_factory=dict)
     """Ids of special tokens, as ``{"pad": 0}``; they overrule those of a tokenizer."""
     input_schema: Mapping[str, Any] = field(default_factory=dict)
-    """Facts about the inputs: shapes, vocabulary size, number of channels."""
+    """Facts about the inputs, such as shapes, vocabulary size, number of channels."""
     output_schema: Mapping[str, Any] = field(default_factory=dict)
     """Dtype and pad value of fields of a batch, as `OutputSchema.from_dict` takes them."""
     preprocessing_config: Mapping[str, Any] = field(default_factory=dict)
     """Options of the collate function, by the names of its arguments."""
     additional_config: Mapping[str, Any] = field(default_factory=dict)
-    """Whatever else a trainer wants to keep with it: the number of classes, for one."""
+    """Other values for the trainer, such as the number of classes."""
 
     def __post_init__(self) -> None:
         require(isinstance(self.name, str) and bool(self.name), "name", "must be a name")
@@ -86,12 +86,12 @@ class TaskSpec:
 
     @classmethod
     def lm_tiny(cls) -> TaskSpec:
-        """Return next-token prediction on `input_ids`; labels equal the inputs."""
+        """Return a task of language modelling on `input_ids`; labels equal the inputs."""
         return cls(name="lm_tiny", task_type="lm", metrics=("loss", "perplexity"))
 
     @classmethod
     def cls_tiny(cls) -> TaskSpec:
-        """Return the choice of one of two classes for a text."""
+        """Return a task of text classification with two classes."""
         return cls(
             name="cls_tiny", task_type="classification", model_family="encoder",
             input_fields=("input_ids", "attention_mask"), target_field="label",
@@ -100,7 +100,7 @@ class TaskSpec:
 
     @classmethod
     def seq2seq_tiny(cls) -> TaskSpec:
-        """Return text to text by an encoder and a decoder."""
+        """Return a task from text to text, for an encoder-decoder model."""
         return cls(
             name="seq2seq_tiny", task_type="seq2seq", model_family="encoder_decoder",
             input_fields=("input_ids", "attention_mask"), metrics=("loss",),
@@ -108,7 +108,7 @@ class TaskSpec:
 
     @classmethod
     def vision_tiny(cls) -> TaskSpec:
-        """Return the choice of one of ten classes for an RGB image, normalised as in ImageNet."""
+        """Return a task of image classification: RGB, normalised as for ImageNet, ten classes."""
         return cls(
             name="vision_tiny", task_type="classification", modality="vision",
             model_family="encoder", input_fields=("pixel_values",), metrics=("loss", "accuracy"),
@@ -118,7 +118,7 @@ class TaskSpec:
 
     @classmethod
     def preset(cls, name: str) -> TaskSpec:
-        """Return the preset of that name; `UsageError` lists the known ones.
+        """Return the task that `name`, one of `PRESETS`, stands for; raise `UsageError` for others.
 
         >>> TaskSpec.preset("lm_tiny") == TaskSpec.lm_tiny()
         True
@@ -133,10 +133,10 @@ class TaskSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TaskSpec:
-        """Return the task with these values, which `to_dict` returned.
+        """Return the task of a dict that `to_dict` returned.
 
-        Fields that are missing get their defaults. Raises `UsageError` that names those which do
-        not exist or have none.
+        Missing fields get their defaults. Raises `UsageError` for a key that is no field, and if
+        `name` or `task_type` is missing.
         """
         known = {part.name for part in fields(cls)}
         unknown = sorted(set(values) - known)
@@ -153,7 +153,7 @@ _MAPPINGS = (
 
 
 def _names(where: str, given: Iterable[str]) -> tuple[str, ...]:
-    """Return `given` as a tuple; a bare string is refused, not taken apart."""
+    """Return `given` as a tuple; raise `UsageError` for a bare string or values not strings."""
     names = () if isinstance(given, str) else tuple(given)
     sound = not isinstance(given, str) and all(isinstance(name, str) for name in names)
     require(sound, where, f"must be a list of names, got {given!r}")
@@ -161,7 +161,7 @@ def _names(where: str, given: Iterable[str]) -> tuple[str, ...]:
 
 
 def _json(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `given` as JSON restores it."""
+    """Return a copy of `given` as JSON restores it; raise `UsageError` for other values."""
     try:
         found = json.loads(json.dumps(dict(given), allow_nan=False))
     except (TypeError, ValueError) as error:

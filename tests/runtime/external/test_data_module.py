@@ -105,6 +105,18 @@ def test_parts_are_complete(n: int, fraction: float) -> None:
         out[len(out)]
 
 
+def test_splits_that_cannot_be_made_name_the_caller_s_argument() -> None:
+    """`fraction` of the function, `val_split` of a data module, each with its own remedy."""
+    rest, out = split_by_fraction([1, 2], 0, seed=0)
+    assert (len(rest), len(out)) == (2, 0)
+    with pytest.raises(InputError, match=r"fraction=0\.$") as caught:
+        split_by_fraction([1], 0.5, seed=0)
+    assert caught.value.where == "fraction"
+    with pytest.raises(InputError, match="val_split=0") as caught:
+        module(TENSORS[:1], val_split=0.5)
+    assert caught.value.where == "val_split"
+
+
 def test_validation_data_overrules_the_split() -> None:
     """Item 32: with its own validation data nothing is held out of the training data."""
     one = module(TENSORS, val_data=TENSORS[:6], val_split=0.5, test_data=TENSORS[6:9])

@@ -176,7 +176,7 @@ def test_5_a_hugging_face_dataset_of_texts(tokenizer: tokenizers.Tokenizer) -> N
         "task_spec": TaskSpec.lm_tiny(), "tokenizer": tokenizer, "batch_size": 32, "val_split": 0.1,
         "num_workers": 0, "seed": 42,
     }  # fmt: skip
-    with pytest.warns(UserWarning, match="40 of 100 texts are empty"):
+    with pytest.warns(UserWarning, match="40 of 100 texts are empty") as warned:
         module = UniversalDataModule(train_data=dataset, **options)
     found = []
     for loader in (module.train_dataloader(), module.val_dataloader()):
