@@ -217,6 +217,18 @@ def test_the_map_names_what_is_there() -> None:
         assert named == {name for line in lines for name in line}, top
 
 
+@pytest.mark.parametrize(
+    "place", ["dataprep/*.py", "pipeline/chat/*/", "runtime/external/[!_]*.py"]
+)
+def test_the_map_names_the_parts_of(place: str) -> None:
+    """The map names the public modules, and each part of the packages that it looks into."""
+    text = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    found = [path.relative_to(REPOSITORY) for path in REPOSITORY.glob(place)]
+    names = {path.as_posix() + "/" * (path.suffix == "") for path in found}
+    names -= {"pipeline/chat/__pycache__/", "runtime/external/__init__.py"}
+    assert names and sorted(names - set(_paths(text))) == []
+
+
 def test_the_recipes_name_what_is_there() -> None:
     """Every file that CONTRIBUTING.md names exists."""
     text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")

@@ -178,6 +178,7 @@ def test_5_a_hugging_face_dataset_of_texts(tokenizer: tokenizers.Tokenizer) -> N
     }  # fmt: skip
     with pytest.warns(UserWarning, match="40 of 100 texts are empty") as warned:
         module = UniversalDataModule(train_data=dataset, **options)
+    assert warned[0].filename == __file__
     found = []
     for loader in (module.train_dataloader(), module.val_dataloader()):
         for batch in loader:
