@@ -31,7 +31,7 @@ from dataprep import create_loader
 from dataprep.pipeline.build import build
 from dataprep.pipeline.options import BuildOptions
 from dataprep.runtime.loader.batch_sampler import GlobalBatchSampler
-from dataprep.runtime.mixture.order import Source, WeightedSources
+from dataprep.runtime.mixture.order import WeightedSource, WeightedSources
 from dataprep.runtime.order.permutation import permute
 
 RESULTS = Path(__file__).parent / "results" / "dealing.json"
@@ -43,7 +43,7 @@ Figures = dict[str, Any]
 def mixed() -> WeightedSources:
     """Return two sources; the second has every fourth draw."""
     return WeightedSources([
-        Source(name=name, content_id=name * 64, samples=SAMPLES, weight=weight)
+        WeightedSource(name=name, content_id=name * 64, samples=SAMPLES, weight=weight)
         for name, weight in zip("ab", WEIGHTS, strict=True)
     ])  # fmt: skip
 

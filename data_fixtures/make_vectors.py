@@ -39,7 +39,7 @@ from dataprep.runtime.external.random_split import split_by_fraction  # noqa: E4
 from dataprep.runtime.loader.batch_sampler import GlobalBatchSampler  # noqa: E402
 from dataprep.runtime.loader.token_budget import TokenBudgetSampler  # noqa: E402
 from dataprep.runtime.loader.transformed import TransformedDataset  # noqa: E402
-from dataprep.runtime.mixture.order import Source, WeightedSources  # noqa: E402
+from dataprep.runtime.mixture.order import WeightedSource, WeightedSources  # noqa: E402
 from dataprep.runtime.mixture.schedule import Schedule, whole_weights  # noqa: E402
 from dataprep.runtime.order.blocks import Blocks  # noqa: E402
 from dataprep.runtime.order.buckets import Bucketed  # noqa: E402
@@ -182,7 +182,7 @@ def mixtures() -> list[Vector]:
         ((5, 3, 2), ((ONE, 6), (TWO, 40), (ONE, 6))),
     ):
         mixture = WeightedSources([
-            Source(name=str(number), content_id=content, samples=samples, weight=weight)
+            WeightedSource(name=str(number), content_id=content, samples=samples, weight=weight)
             for number, (weight, (content, samples)) in enumerate(zip(whole, sources, strict=True))
         ])  # fmt: skip
         order = mixture.order(seed=11)

@@ -350,14 +350,14 @@ def require_datasets(
     state: State, datasets: Sequence[Dataset], names: Sequence[str], options: OrderOptions
 ) -> None:
     """Raise a loader's error if `state` is of other datasets; `names` are for messages."""
-    from dataprep.runtime.loader import state_order
+    from dataprep.runtime.loader import order_match
 
     splits = [dataset.splits.get(split_in(state, dataset) or "") for dataset in datasets]
     known = [
-        state_order.Open(dataset.recipe_id if split is None else split.content_id, name)
+        order_match.OpenSplit(dataset.recipe_id if split is None else split.content_id, name)
         for dataset, split, name in zip(datasets, splits, names, strict=True)
     ]
-    state_order.require_datasets(state, known, mixed=is_mixture(datasets, options, state))
+    order_match.require_datasets(state, known, mixed=is_mixture(datasets, options, state))
 
 
 def split_in(state: State, dataset: Dataset) -> str | None:
@@ -365,7 +365,7 @@ def split_in(state: State, dataset: Dataset) -> str | None:
 
     If the content of `state` is in `dataset` under another name only, that name is returned.
     """
-    from dataprep.runtime.loader.state_order import contents_of
+    from dataprep.runtime.loader.order_match import contents_of
 
     named = _text(_order(state).get("split"))
     contents = {content[:16] for content in contents_of(state, _order(state))}

@@ -37,9 +37,9 @@ from ..loader.batch_source import Counted
 from ..loader.loader import Loader
 from ..loader.serve import pins_memory
 from ..loader.state import Progress, progress_from, state_of
-from ..loader.state_errors import calls_inside, warn_of_dropped, whole
+from ..loader.state_errors import caller_stacklevel, warn_of_dropped, whole
 from ..loader.stats import rows_of
-from ..loader.workers import begin_work, require_picklable, telling
+from ..loader.workers import begin_work, require_picklable, yielding_errors
 from ..order.epoch_tag import MAX_SAMPLE, with_epoch
 from ..order.permutation import ALGORITHM
 from ..sample_numbers import PADDING
@@ -213,7 +213,7 @@ class _IterablePass:
         warnings.warn(
             f"epoch {self._begin.epoch} of the stream has no batch: no rows, or too few for "
             "drop_last=True; a function has to return a new iterator each time",
-            stacklevel=calls_inside(),
+            stacklevel=caller_stacklevel(),
         )
         return False
 
@@ -343,7 +343,7 @@ class BatchStream(IterableDataset[Any]):
         worker = get_worker_info()
         if worker is None:
             return self.batches(0, 1)
-        return telling(self.batches(worker.id, worker.num_workers))
+        return yielding_errors(self.batches(worker.id, worker.num_workers))
 
     def upcoming(self, begin: Progress) -> Any:
         """Return the first batch of a pass from `begin`, or None; skipped rows are not counted."""

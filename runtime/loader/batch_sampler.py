@@ -1,11 +1,10 @@
-"""Steps of one rank: arithmetic on positions, and the samples that the order has there.
+"""Steps of one rank: the positions of the epoch that each step covers, and the samples there.
 
 Global batch `g` of an epoch covers positions g * GB to (g + 1) * GB, where GB = batch_size *
-dp_size, and rank `r` takes the `r`-th of its `dp_size` equal, contiguous parts; of a mixture, after
-the rows of the batch were permuted (`MixtureOrder.deal_key`). So at an equal global batch every
-number of ranks serves the same samples in the same order, and every rank makes
-the same number of steps: both follow from the counts, nothing is negotiated. A pass may begin at
-any position, and then cuts what is left of the epoch in the same way.
+dp_size. Rank `r` takes the `r`-th of its `dp_size` equal, contiguous parts; the rows of a mixture's
+batch are permuted first (`MixtureOrder.deal_key`). So with an equal global batch, every number of
+ranks serves the same samples in the same order, and all ranks make the same number of steps without
+communication. A pass may begin at any position; the rest of the epoch is then cut in the same way.
 """
 
 from __future__ import annotations
@@ -33,29 +32,29 @@ __all__ = ["End", "GlobalBatchSampler", "Step", "StepSampler"]
 
 End = Literal["drop", "partial", "pad"]
 
-_AHEAD = 8192  # positions ordered at once: makes the order cost 1 microsecond a batch
-_FIRST = 1024  # so many at first, that the first batch comes sooner
+_AHEAD = 8192  # positions ordered in one call, for a cost of 1 microsecond a batch
+_FIRST = 1024  # positions in the first call: so the first batch comes sooner
 
 
 class Step(NamedTuple):
     """The samples of one rank in one step."""
 
     samples: Positions
-    """int64 [batch_size], or fewer in a partial batch; `PADDING` where a row only fills."""
+    """int64 [batch_size], or fewer in a partial batch; `PADDING` for padding rows."""
     stop: int
-    """Positions of the epoch that are served once all ranks have made this step."""
+    """Samples of the epoch that all ranks together have served after this step."""
     digest: int
-    """The sum that the samples of all ranks in this step add to the digest of the epoch."""
+    """Sum that the samples of all ranks in this step add to the digest of the epoch."""
     last: bool
     """True if the epoch ends with this step."""
 
 
 class StepSampler(Sampler[list[int]], ABC):
-    """Base of batch samplers that divide an epoch of `samples` positions into steps of one rank.
+    """Base class of batch samplers, which divide an epoch of `samples` positions into steps.
 
-    Iterating serves `epoch`, and serves it again until `set_epoch`. The default methods are those
-    of a sampler without skipped samples and mixtures, whose positions are counted as they are
-    served.
+    Each `iter` serves `epoch`, which only `set_epoch` changes. The default methods are for samplers
+    without skipped samples and mixtures: there, a position is the number of samples served before
+    it.
     """
 
     samples: int
@@ -74,19 +73,19 @@ class StepSampler(Sampler[list[int]], ABC):
     @property
     @abstractmethod
     def batch_size(self) -> int:
-        """Return the most rows of a step of one rank."""
+        """Return the largest number of rows in a step of one rank."""
 
     @abstractmethod
     def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
-        """Yield the steps of `epoch` after `start` samples were served."""
+        """Yield the steps of `epoch` after its first `start` served samples."""
 
     @abstractmethod
     def ended(self, start: int) -> bool:
-        """Return whether no step is left after `start` samples."""
+        """Return whether no step is left after the first `start` served samples of an epoch."""
 
     @abstractmethod
     def with_batch_size(self, batch_size: int) -> StepSampler:
-        """Return the same sampler for batches of `batch_size`."""
+        """Return a sampler of the same order with batches of `batch_size` rows."""
 
     @property
     def epoch(self) -> int:
@@ -94,65 +93,68 @@ class StepSampler(Sampler[list[int]], ABC):
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the one that the next `iter` serves; current passes stay as they are."""
+        """Set the epoch that the next `iter` serves; running passes do not change."""
         self._epoch = whole_number("epoch", epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
         return self.batches(self._epoch) if self._lent is None else self._lent
 
     def lend(self, iterator: Iterator[list[int]] | None) -> None:
-        """Make every `iter` return `iterator` from now on; None ends that.
+        """Make every `iter` return `iterator` from now on; None restores the normal behaviour.
 
-        For a loader whose worker processes fetch a pass that the loader counts.
+        A loader uses this to give worker processes the batches of one pass, which it counts.
         """
         self._lent = iterator
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[list[int]]:
-        """Return the batches of `epoch` from position `start` on, each a list of sample ids."""
+        """Return the batches of `epoch` after `start` served samples, each a list of sample ids."""
         return (step.samples.tolist() for step in self.steps(epoch, start))
 
     @property
     def skipped(self) -> list[int] | list[list[int]]:
-        """Return the samples that are left out; of a mixture a list for each source, or []."""
+        """Return the skipped samples; for a mixture a list for each source, or [] without any."""
         return []
 
     @property
     def phases(self) -> list[dict[str, Any]] | None:
-        """Return the phases that a state of a mixture holds; None for one dataset."""
+        """Return the phases of a mixture as its state holds them; None for a single dataset."""
         return None
 
     def take_over(self, state: Mapping[str, Any], stood: Progress, begin: Progress) -> None:
-        """Continue `state`, which was taken at `stood`, from `begin` on.
+        """Make later passes continue `state`, which was taken at `stood`, from `begin` on.
 
-        Current passes stay as they are.
+        Running passes do not change.
         """
 
     def position(self, count: int, epoch: int) -> int:
-        """Return the position, in the order of all samples, of the sample after `count` others."""
+        """Return the position of the sample served after `count` others.
+
+        Positions include skipped samples, counts do not.
+        """
         return self.samples if self.ended(count) else count
 
     def count(self, position: int, epoch: int) -> int:
-        """Return how many samples are served before `position`."""
+        """Return the number of samples served before `position`; skipped samples do not count."""
         return position
 
 
 class GlobalBatchSampler(StepSampler):
-    """Batch sampler of one rank: a list of sample ids per step.
+    """Batch sampler of one rank: a list of sample ids for each step.
 
-    `end` says what becomes of the last samples where they do not fill a global batch:
+    `end` decides about the last samples of an epoch if they do not fill a global batch:
 
     - ``"drop"``: they are not served in this epoch. Raises `UsageError` if that leaves nothing.
-    - ``"partial"``: a last, shorter batch. For one rank only: ranks would differ in shape, and
-      some would have no rows at all.
-    - ``"pad"``: they are divided among the ranks as evenly as can be, and every rank fills its
-      batch up with `PADDING`, so all steps have one shape and no sample is served twice.
+    - ``"partial"``: they make a last, shorter batch. For one rank only: the batches of several
+      ranks would differ in shape, and some would have no rows at all.
+    - ``"pad"``: they are divided among the ranks as evenly as possible, and every rank fills its
+      batch up with `PADDING`. So all steps have one shape, and no sample is served twice.
 
-    `skips` are left out: the other samples keep their relative order, and move up. `content` has
-    the content ids of the datasets that the samples are from, which the digests are seeded with.
-    `tagged`: the sample ids of a step have the epoch with them (runtime/order/epoch_tag.py).
+    The samples in `skips` are left out: the others keep their relative order and move up. `content`
+    lists the content ids of the datasets, which seed the digests. If `tagged`, the sample ids of a
+    step contain the epoch (runtime/order/epoch_tag.py).
 
-    Memory and start-up do not depend on the number of samples. Ordering the positions of all ranks,
-    for the digest, costs 30 ns a sample of the global batch.
+    Memory and start-up time do not depend on the number of samples. The digest needs the samples of
+    all ranks, which costs 30 ns for each sample of the global batch.
     """
 
     def __init__(
@@ -170,7 +172,7 @@ class GlobalBatchSampler(StepSampler):
         tagged: bool = False,
     ) -> None:
         batch_size = whole_number("batch_size", batch_size, 1)
-        least = int(end == "drop")  # of nothing, nothing is served; with "drop" it is a mistake
+        least = int(end == "drop")  # no samples are a mistake only with "drop"
         sound = least <= samples <= MAX_SAMPLES
         require(sound, "samples", f"must be in {least} .. 2**48, got {samples}")
         require(samples <= MAX_SAMPLE or not tagged, "samples",
@@ -202,7 +204,7 @@ class GlobalBatchSampler(StepSampler):
 
     @property
     def batch_size(self) -> int:
-        """Return the rows of one rank in one step."""
+        """Return the number of rows of one rank in one step."""
         return self._batch_size
 
     @property
@@ -211,7 +213,7 @@ class GlobalBatchSampler(StepSampler):
         return self.batch_size * self.dp_size
 
     def with_batch_size(self, batch_size: int) -> GlobalBatchSampler:
-        """Return the same order in batches of `batch_size`."""
+        """Return a sampler of the same order with batches of `batch_size` rows."""
         return GlobalBatchSampler(
             self.samples, batch_size, order=self.order, epoch=self.epoch, dp_rank=self.dp_rank,
             dp_size=self.dp_size, end=self.end, skips=self.skips, content=self.content,
@@ -219,21 +221,21 @@ class GlobalBatchSampler(StepSampler):
         )  # fmt: skip
 
     def __len__(self) -> int:
-        """Return the steps of a whole epoch, the same on every rank."""
+        """Return the number of steps in a whole epoch, the same on every rank."""
         return self.remaining(0)
 
     def remaining(self, start: int) -> int:
-        """Return the steps from position `start` to the end of an epoch."""
+        """Return the number of steps left after the first `start` served samples of an epoch."""
         whole, rest = divmod(max(0, self.served - start), self.global_batch)
         return whole + (rest > 0 and self.end != "drop")
 
     def ended(self, start: int) -> bool:
-        """Return whether no step is left from position `start` on."""
+        """Return whether no step is left after the first `start` served samples of an epoch."""
         return self.remaining(start) == 0
 
     @property
     def skipped(self) -> list[int] | list[list[int]]:
-        """Return the samples that are left out; of a mixture a list for each source, or []."""
+        """Return the skipped samples; for a mixture a list for each source, or [] without any."""
         order = phased(self.order)
         if order is not None:
             return order.skipped
@@ -241,15 +243,16 @@ class GlobalBatchSampler(StepSampler):
 
     @property
     def phases(self) -> list[dict[str, Any]] | None:
-        """Return the phases that a state of a mixture holds; None for one dataset."""
+        """Return the phases of a mixture as its state holds them; None for a single dataset."""
         order = phased(self.order)
         return None if order is None else order.history(self.samples)
 
     def take_over(self, state: Mapping[str, Any], stood: Progress, begin: Progress) -> None:
-        """Serve, from `begin` on, what follows on `state`, which was taken at `stood`.
+        """Make later passes continue `state`, which was taken at `stood`, from `begin` on.
 
-        Of one dataset that needs nothing; a mixture may begin a phase. Passes under way stay as
-        they are. Raises what `next_phases` raises, and warns of skipped samples that are not now.
+        The order of a mixture may begin a new phase; that of a single dataset stays. Running passes
+        do not change. Raises the errors of `next_phases`. Warns if the state skips samples that
+        this sampler serves.
         """
         order = phased(self.order)
         if order is not None:
@@ -261,26 +264,29 @@ class GlobalBatchSampler(StepSampler):
             warn_of_forgotten(len(set(state.get("skip") or ()) - set(known)))
 
     def position(self, count: int, epoch: int) -> int:
-        """Return the position, in the order of all samples, of the sample after `count` others."""
+        """Return the position of the sample served after `count` others.
+
+        Positions include skipped samples, counts do not.
+        """
         if count >= self.served:
             return self.samples
-        if self.skips is None or count == 0:  # 0: also where the first is skipped
+        if self.skips is None or count == 0:  # 0 even if the first sample is skipped
             return count
         found = self.skips.positions(np.array([count]), self.order, self.samples, epoch)
         return int(found[0])
 
     def count(self, position: int, epoch: int) -> int:
-        """Return how many samples are served before `position` of the order of all samples."""
+        """Return the number of samples served before `position`; skipped samples do not count."""
         if self.skips is None:
             return position
         return self.skips.count(position, self.order, self.samples, epoch)
 
     def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
-        """Yield the steps of `epoch` from position `start` on; starting late costs nothing."""
+        """Yield the steps of `epoch` after `start` served samples; a late start costs nothing."""
         return self._steps(self.order, epoch, start)
 
     def _steps(self, order: Order, epoch: int, start: int) -> Iterator[Step]:
-        """Yield the steps in `order`, even if a state is loaded meanwhile."""
+        """Yield the steps in `order`, even if `load_state_dict` replaces `self.order` meanwhile."""
         total, size = self.remaining(start), self.global_batch
         whole = max(0, self.served - start) // size
         ahead = getattr(order, "ahead", _AHEAD)
@@ -306,7 +312,7 @@ class GlobalBatchSampler(StepSampler):
         return samples, parts.sum(axis=1, dtype=np.uint64).tolist()
 
     def _last(self, order: Order, epoch: int, begin: int) -> Step:
-        """Return the step after the whole ones; it ends the epoch."""
+        """Return the last step of the epoch, which has fewer samples than a global batch."""
         rest = self.served - begin
         samples, (digest,) = self._ordered(order, np.arange(begin, self.served)[None], epoch)
         first, stop = (rest * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1))
@@ -319,7 +325,11 @@ class GlobalBatchSampler(StepSampler):
     def _dealt(
         self, order: Order, samples: Positions, begins: Positions, mine: slice, epoch: int
     ) -> Positions:
-        """Return this rank's part of each step [steps, samples]; see `MixtureOrder.deal_key`."""
+        """Return this rank's part `mine` of each row of `samples` [steps, samples].
+
+        The rows of a mixture are permuted first, keyed by `begins` [steps, 1], the position at
+        which each step begins: see `MixtureOrder.deal_key`.
+        """
         if self.tagged:
             samples = with_epoch(samples, epoch)
         dealt_order = phased(order)
@@ -345,7 +355,7 @@ class GlobalBatchSampler(StepSampler):
 
 
 def _chunks(whole: int, first: int, each: int) -> Iterator[tuple[int, int]]:
-    """Yield begin and length of chunks of `whole`: one of `first`, the others of `each`.
+    """Yield start and length of the chunks of `whole` items: first `first` items, then `each`.
 
     >>> list(_chunks(10, 1, 4)), list(_chunks(1, 3, 4))
     ([(0, 1), (1, 4), (5, 4), (9, 1)], [(0, 1)])

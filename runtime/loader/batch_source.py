@@ -1,12 +1,13 @@
-"""The interface between a `Loader` and what it serves.
+"""The interface between a `Loader` and the data that it serves.
 
-A `Loader` has the lifecycle that every kind of data shares: passes, worker processes, the prefetch
-thread, pinned memory, statistics, named errors. A `BatchSource` has what differs: the order, the
-place in it and its state. There is one for map-style datasets (runtime/loader/map_source.py), one
-for streams of built data (runtime/stream/loader.py) and one for iterables of the caller
+`Loader` implements what all kinds of data share: passes, worker processes, the prefetch thread,
+pinned memory, statistics, errors. A `BatchSource` implements what differs: the order, the progress
+in it, and the state. There is one for map-style datasets (runtime/loader/map_source.py), one for
+streams of built data (runtime/stream/loader.py) and one for iterables of the caller
 (runtime/external/iterable_loader.py).
 
-A source counts a batch before it is handed over: a trainer that has a batch has it.
+A source counts a batch before it yields it, so the state that a trainer takes includes the batch it
+has just received.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ __all__ = ["BatchPass", "BatchSource", "Counted"]
 
 
 Counted = tuple[Any, int, int]
-"""A batch that is counted and about to be handed over, its rows, and how many only fill it."""
+"""A counted batch, its number of rows, and how many of them are padding rows."""
 
 
 class BatchPass(Protocol):
-    """One pass over an epoch, from the place where it begins."""
+    """One pass: the batches of an epoch from the current progress to its end."""
 
     @property
     def continues(self) -> bool:
-        """Return whether another pass follows in the same iteration, once this one has ended."""
+        """Return whether, at the end of this pass, the same iteration goes on with another one."""
         ...
 
     def batches(self) -> Generator[Any]:
@@ -37,35 +38,35 @@ class BatchPass(Protocol):
         ...
 
     def lent(self) -> AbstractContextManager[None]:
-        """Return the context in which worker processes are told of the pass."""
+        """Return a context manager; worker processes started inside it serve this pass."""
         ...
 
     def counted(self, batches: Iterator[Any]) -> Iterator[Counted]:
-        """Yield `batches`, each counted as handed over; its end ends the epoch.
+        """Yield `batches`, each after counting it; the last one ends the epoch.
 
-        Keeps no reference to a batch that it has yielded.
+        Holds no reference to a batch that it has yielded.
         """
         ...
 
     def close(self) -> None:
-        """End the pass, at its end or early."""
+        """End the pass, whether complete or not."""
         ...
 
 
 class BatchSource(Protocol):
-    """Batches of a rank in a seeded order, and the place up to which they were handed over."""
+    """The batches of a rank in a seeded order, and the progress of the trainer in it."""
 
     dataset: Any
-    """The dataset that worker processes get."""
+    """The dataset that worker processes receive."""
 
     @property
     def torch_options(self) -> dict[str, Any]:
-        """Return the arguments of `DataLoader` that say how the dataset is batched."""
+        """Return the arguments of `DataLoader` that decide about batching."""
         ...
 
     @property
     def order(self) -> dict[str, Any]:
-        """Return the definition of the order: JSON values."""
+        """Return the definition of the order, as JSON values."""
         ...
 
     @property
@@ -75,7 +76,7 @@ class BatchSource(Protocol):
 
     @property
     def order_digest(self) -> int | None:
-        """Return the digest of the samples served in the epoch; None for streams."""
+        """Return the digest of the samples served in the current epoch; None for streams."""
         ...
 
     def set_epoch(self, epoch: int) -> None:
@@ -83,21 +84,21 @@ class BatchSource(Protocol):
         ...
 
     def begin(self, workers: int) -> BatchPass:
-        """Begin a pass at the current place, with `workers` processes."""
+        """Begin a pass at the current progress, with `workers` worker processes."""
         ...
 
     def upcoming(self, workers: int) -> tuple[Step | None, Any]:
-        """Return the first batch of the next pass and its step; the place stays."""
+        """Return the first step of the next pass and its batch; the progress does not change."""
         ...
 
     def with_batch_size(self, batch_size: int) -> BatchSource:
-        """Return a source of the same order in batches of `batch_size`."""
+        """Return a source of the same order and progress with batches of `batch_size` rows."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place as JSON values."""
+        """Return the progress, as JSON values."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the place of `state` that of the next pass."""
+        """Make the next pass continue where `state` was taken."""
         ...

@@ -1,10 +1,10 @@
-"""`Loader`: a torch DataLoader with an epoch, a state to resume from and statistics.
+"""`Loader`: a torch DataLoader with an epoch, a state to resume from, and statistics.
 
-It is a real `torch.utils.data.DataLoader` over a dataset of any kind, so whatever works with those
-works with it. A `BatchSource` says what is served. The loader makes batches in the calling process,
-by one thread that is a few batches ahead: making a batch costs less than sending it from another
-process. Worker processes are for transforms in Python, and slower for everything else. The
-batches depend on none of this.
+`Loader` is a subclass of `torch.utils.data.DataLoader`, so code that works with DataLoaders works
+with it. A `BatchSource` decides what is served. By default, one thread of the calling process makes
+batches a few steps ahead: making a batch costs less than sending it from another process. Worker
+processes help with transforms in Python, and slow down everything else. The batches are the same in
+all cases.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .batch_source import BatchPass, BatchSource
 from .machine_errors import raise_named, starting_workers, usable, watched
 from .prefetch import Ahead, Pace
 from .stats import LoaderStats, Tally
-from .workers import raising
+from .workers import raising_errors
 
 __all__ = ["Loader", "set_epoch"]
 
@@ -38,14 +38,14 @@ class Loader(DataLoader[Batch]):
     Made by `create_loader`, `stream_loader` and others. `dataset_obj` is the dataset, and
     `sampler_obj` the batch sampler of a map-style dataset (None for streams).
 
-    Each `iter(loader)` is one pass over the epoch that `epoch` names then. When the last batch of
-    the pass is handed over, `epoch` increases by one, unless another was set meanwhile. A pass that
-    is left early does not count: the next one begins where that one began. So plain loops see a new
-    order each time, and (epoch, batches handed over) is exactly the place of a run.
+    Each `iter(loader)` is one pass over the epoch that `epoch` names at that time. When a pass
+    yields its last batch, `epoch` increases by one, unless another epoch was set meanwhile. A pass
+    that is left early does not count: the next one begins where that one began. So plain loops see
+    a new order each time, and (epoch, batches yielded) identifies the progress of a run.
 
-    `state_dict()` is that place, as of the batches that were handed over (batches prepared ahead do
-    not count); the pass after `load_state_dict` continues there. `len` is the number of steps in a
-    whole epoch. If worker processes stay between passes, only the newest pass can continue.
+    `state_dict()` returns this progress (batches prepared ahead do not count); the pass after
+    `load_state_dict` continues there. `len` is the number of steps in a whole epoch. If worker
+    processes stay alive between passes, only the newest pass can continue.
     """
 
     dataset_obj: Any
@@ -56,7 +56,7 @@ class Loader(DataLoader[Batch]):
         **options: Any,
     ) -> None:  # fmt: skip
         self.source = source
-        """The data, its order, and the place in it."""
+        """The data, its order, and the progress in it."""
         self.dataset_obj = source.dataset
         self.sampler_obj = cast("GlobalBatchSampler", getattr(source, "sampler", None))
         self.prefetch = prefetch
@@ -74,7 +74,7 @@ class Loader(DataLoader[Batch]):
 
     @property
     def order(self) -> dict[str, Any]:
-        """Return the definition of the order: contents, samples, seed, ... (JSON values)."""
+        """Return the definition of the order, as JSON values: contents, samples, seed, ..."""
         return self.source.order
 
     @property
@@ -83,11 +83,11 @@ class Loader(DataLoader[Batch]):
         return self.source.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the one that the next `iter` serves, from its beginning.
+        """Make the next `iter` serve `epoch` from its beginning.
 
-        Trainers that resume set the epoch too: a place that was loaded in this epoch stays, and an
-        epoch of which nothing was left is not served again. Another epoch drops that place, and
-        warns if no pass has begun there.
+        Trainers that resume call this after `load_state_dict`: if the loaded progress is in
+        `epoch`, it is kept, and if the state had finished `epoch`, that is not served again. Any
+        other epoch drops the loaded progress, with a warning if no pass has begun from it.
         """
         self.source.set_epoch(epoch)
 
@@ -95,7 +95,7 @@ class Loader(DataLoader[Batch]):
         return self._serve(*self._begin())
 
     def _begin(self) -> tuple[BatchPass, _Made]:
-        """Begin a pass at the current place; return it and its batches as they are made."""
+        """Begin a pass at the current progress; return it and an iterator over its batches."""
         self._passes += 1
         if self.num_workers:
             return self._begin_workers()
@@ -104,11 +104,11 @@ class Loader(DataLoader[Batch]):
         if not self.prefetch:
             return part, made
         ahead = Ahead(made, self.prefetch, self._pace)
-        self._ahead = weakref.ref(ahead)  # a pass that is not iterated over ends with its iterator
+        self._ahead = weakref.ref(ahead)  # weak: a dropped iterator must end its pass
         return part, ahead
 
     def _begin_workers(self) -> tuple[BatchPass, _Made]:
-        """Begin a pass of worker processes, whose batches torch hands over in order."""
+        """Begin a pass in worker processes; return it and an iterator over the batches received."""
         self._renew_workers()
         with starting_workers():
             part = self.source.begin(self.num_workers)
@@ -117,7 +117,7 @@ class Loader(DataLoader[Batch]):
         return part, self._received(batches, self._passes)
 
     def _renew_workers(self) -> None:
-        """End workers that have an older version of the dataset, or some of which died."""
+        """Stop workers that have an older version of the dataset, and all if some of them died."""
         now, workers = _version(self.dataset_obj), usable(self._iterator)
         if now != self._version and workers is not None:
             workers._shutdown_workers()
@@ -125,16 +125,16 @@ class Loader(DataLoader[Batch]):
         self._version, self._iterator = now, workers
 
     def _received(self, batches: Any, number: int) -> Generator[Any]:
-        """Yield the batches of workers until a newer pass has taken the workers over."""
+        """Yield the batches of workers; raise `UsageError` once a newer pass uses these workers."""
         try:
             self._require_newest(number)
-            for batch in raising(batches):
+            for batch in raising_errors(batches):
                 handed = [batch]
                 del batch
                 yield handed.pop()
                 self._require_newest(number)
         finally:
-            if not self.persistent_workers:  # left to the garbage collector, that takes 5 s
+            if not self.persistent_workers:  # the garbage collector would take 5 s for it
                 batches._shutdown_workers()
 
     def _require_newest(self, number: int) -> None:
@@ -146,7 +146,7 @@ class Loader(DataLoader[Batch]):
             )  # fmt: skip
 
     def _serve(self, part: BatchPass, made: _Made) -> Generator[Batch]:
-        """Yield the batches of a pass, and of those that follow it in the same iteration."""
+        """Yield the batches of a pass, and of the passes that continue the same iteration."""
         tally = self._tally
         while True:
             first = True
@@ -161,11 +161,11 @@ class Loader(DataLoader[Batch]):
                     except (RuntimeError, OSError, MemoryError) as error:
                         raise_named(error)
                     except DataprepError as error:
-                        self._name(error)
+                        self._add_path(error)
                         raise
                     tally.count(batch, rows, filling, perf_counter() - since, first=first)
                     first = False
-                    # No reference stays here: the memory of the batch is reused for later ones.
+                    # Hold no reference: the memory of the batch is reused for later ones.
                     handed = [batch]
                     del batch
                     yield handed.pop()
@@ -177,27 +177,28 @@ class Loader(DataLoader[Batch]):
             part, made = self._begin()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place of the run as plain JSON; costs some microseconds.
+        """Return the progress of the run as plain JSON; costs some microseconds.
 
-        Batches that were handed over count; batches that were only prepared do not.
+        Batches that were yielded count; batches that were only prepared do not.
         """
         return self.source.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken: the next `iter` serves what follows it.
 
-        Ranks, workers and batch size may differ, and so may the skip list, which then holds from
-        here on; for a mixture made with `weights_changed` also the weights and the datasets. Raises
-        `IncompatibleError` for another dataset or order, and for a newer version.
+        Ranks, workers and batch size may differ. So may the skip list, which then applies from here
+        on, and, for a mixture made with `weights_changed`, the weights and the datasets. Raises
+        `IncompatibleError` for a state of another dataset or order or of a newer version, and
+        `UsageError` for anything that is no sound state.
         """
         self.source.load_state_dict(state)
 
     def with_batch_size(self, batch_size: int) -> Loader:
-        """Return a loader of the same order that continues at this place in other batches.
+        """Return a loader that continues the order from the same progress with another batch size.
 
-        It has the same dataset object: nothing is opened, and `len`, the steps and the end of the
-        epoch follow from `batch_size` per rank. This loader stays as it is. Costs what
-        `load_state_dict` does; worker processes are its own.
+        `batch_size` is per rank; `len`, the steps and the end of the epoch follow from it. The
+        dataset object is shared, so nothing is opened; worker processes are not shared. This loader
+        does not change. Costs as much as `load_state_dict`.
 
             >>> loader = loader.with_batch_size(64)                          # doctest: +SKIP
         """
@@ -210,17 +211,17 @@ class Loader(DataLoader[Batch]):
     def order_digest(self) -> str | None:
         """Return the digest of the samples that all ranks served in this epoch: 16 hex digits.
 
-        Equal in every run that serves the same order, at the same position. After the end of an
-        epoch it is that of the epoch until the next pass begins. None for streams, which number no
-        samples.
+        Runs of the same order have the same digest at the same position. After the end of an epoch,
+        the digest of the whole epoch stays until the next pass begins. None for streams, whose
+        samples have no numbers.
         """
         digest = self.source.order_digest
         return None if digest is None else f"{digest:016x}"
 
     def upcoming(self) -> tuple[Step | None, Any]:
-        """Return the first step of the next pass and its batch; the place stays.
+        """Return the first step of the next pass and its batch; the progress does not change.
 
-        The step is None for streams, which are read up to there, and the batch None if there is
+        A stream has no step (None) and must be read up to the batch. The batch is None if there is
         none.
         """
         try:
@@ -228,11 +229,11 @@ class Loader(DataLoader[Batch]):
         except (RuntimeError, OSError, MemoryError) as error:
             raise_named(error)
         except DataprepError as error:
-            self._name(error)
+            self._add_path(error)
             raise
 
-    def _name(self, error: DataprepError) -> None:
-        """Add the path of the dataset that `error` is about; mixtures have done it already."""
+    def _add_path(self, error: DataprepError) -> None:
+        """Add the path of the dataset to `error`; for mixtures, `MixtureDataset` has done so."""
         split = getattr(self.dataset_obj, "split", None)
         data = getattr(split, "dataset", None) or getattr(split, "data", None)
         path = getattr(data, "path", None)
@@ -240,7 +241,7 @@ class Loader(DataLoader[Batch]):
             name_dataset(error, path)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return all but the thread and workers of a pass; pickles and copies start their own."""
+        """Return the attributes without the thread and workers of a pass; a copy starts its own."""
         return {**vars(self), "_ahead": _nothing, "_iterator": None}
 
     def stats(self) -> LoaderStats:
@@ -254,12 +255,12 @@ class Loader(DataLoader[Batch]):
 
 
 def _version(dataset: Any) -> int:
-    """Return a number that changes when what `dataset` serves does."""
+    """Return the version of `dataset`, a number that changes with its samples; 0 if it has none."""
     return getattr(dataset, "version", 0)
 
 
 def _nothing() -> None:
-    """Stand for a weak reference to a thread that does not exist."""
+    """Return None, like a weak reference to a thread that is gone."""
 
 
 def _pinned_all(batches: Iterator[Any]) -> Generator[Any]:
@@ -268,7 +269,7 @@ def _pinned_all(batches: Iterator[Any]) -> Generator[Any]:
 
 
 def _pinned(batch: Any) -> Any:
-    """Return the batch with its tensors in page-locked memory, in containers of any kind."""
+    """Return `batch` with all tensors page-locked, inside dicts, lists and tuples too."""
     if isinstance(batch, torch.Tensor):
         return batch.pin_memory()
     if isinstance(batch, dict):
@@ -281,10 +282,10 @@ def _pinned(batch: Any) -> Any:
 
 
 def set_epoch(loader: Loader, epoch: int) -> None:
-    """Make `epoch` the one that the next pass over `loader` serves, with workers or without.
+    """Make the next pass over `loader` serve `epoch`, with workers or without.
 
-    Works for any loader of dataprep; see `Loader.set_epoch`. Raises `UsageError` for an object that
-    has no epoch to set, such as a stock DataLoader.
+    Works for all loaders of dataprep; see `Loader.set_epoch`. Raises `UsageError` for an object
+    without `set_epoch`, such as a stock DataLoader.
     """
     if not hasattr(loader, "set_epoch"):
         raise UsageError(

@@ -1,8 +1,8 @@
-"""Errors of the machine under a loader: memory, shared memory, dead workers.
+"""Errors that the machine causes in a loader: too little memory, no shared memory, dead workers.
 
-torch and Python raise errors of many types for these: a `RuntimeError` for a worker that was killed
-or for shared memory that is full, a `MemoryError`, an `OSError`. `machine_error` makes one of them
-a `StorageError` that says what to do; the original is its `__cause__`.
+torch and Python raise errors of many types for these: a `RuntimeError` for a killed worker or for
+full shared memory, a `MemoryError`, an `OSError`. `machine_error` converts such an error to a
+`StorageError` with a remedy; the original becomes its `__cause__` when it is raised.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _ITERATORS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def machine_error(error: BaseException, *, starting: bool = False) -> StorageError | None:
-    """Return the `StorageError` for `error`, or None where the machine is not its cause.
+    """Return the `StorageError` for `error`, or None if the machine did not cause it.
 
-    `starting` says that worker processes were being started: any error of the system is one of
-    that then. Otherwise it may come from files or sockets of the user.
+    `starting`: worker processes were being started, so every `OSError` is about that. At other
+    times it may come from the user's files or sockets.
 
     >>> print(machine_error(MemoryError("1 TiB")))
     error[E_MEMORY] memory: there is not enough: 1 TiB. Use a smaller batch_size, fewer \
@@ -70,7 +70,7 @@ num_workers or a smaller prefetch, or give this process more memory.
 
 
 def raise_named(error: Exception, *, starting: bool = False) -> NoReturn:
-    """Raise the `StorageError` for `error`, or `error` itself where there is none."""
+    """Raise the `machine_error` of `error`, or `error` itself if that is None."""
     named = machine_error(error, starting=starting)
     if named is None:
         raise error
@@ -79,7 +79,7 @@ def raise_named(error: Exception, *, starting: bool = False) -> NoReturn:
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Raise what keeps worker processes from being started as a `StorageError`."""
+    """Raise errors in the block, which starts worker processes, as `StorageError`."""
     try:
         yield
     except (RuntimeError, OSError, MemoryError) as error:
@@ -87,9 +87,10 @@ def starting_workers() -> Iterator[None]:
 
 
 def watched(batches: Any) -> Any:
-    """Return the iterator `batches` of a DataLoader; a dead worker of it is a `StorageError`.
+    """Return `batches`, the iterator of a DataLoader; a dead worker will raise a `StorageError`.
 
-    torch raises its own error in a signal handler, wherever this process is then.
+    torch's signal handler raises an error wherever this process is at that time. It is replaced by
+    `_on_death`, which calls it.
     """
     _ITERATORS.add(batches)
     if threading.current_thread() is threading.main_thread():
@@ -100,7 +101,7 @@ def watched(batches: Any) -> Any:
 
 
 def usable(batches: Any) -> Any:
-    """Return the iterator of a DataLoader if all its workers live; else end them, return None."""
+    """Return a DataLoader's iterator if all its workers live; else stop them and return None."""
     if all(worker.is_alive() for worker in getattr(batches, "_workers", ())):
         return batches
     batches._shutdown_workers()
@@ -108,7 +109,7 @@ def usable(batches: Any) -> Any:
 
 
 def _on_death(handler: Any, number: int, frame: Any) -> None:
-    """Call torch's `handler`; raise a `StorageError` for the death of a worker of our own."""
+    """Call torch's `handler`; raise a `StorageError` if a worker of a dataprep loader has died."""
     try:
         handler(number, frame)
     except RuntimeError as error:
@@ -119,14 +120,14 @@ def _on_death(handler: Any, number: int, frame: Any) -> None:
 
 
 def _workers(pids: str) -> list[Any]:
-    """Return the workers of our own that have these process ids."""
+    """Return the workers of dataprep loaders that have one of `pids`, separated by commas."""
     wanted = {int(pid) for pid in pids.split(",")}
     found = [worker for batches in _ITERATORS for worker in getattr(batches, "_workers", ())]
     return [worker for worker in found if worker.pid in wanted]
 
 
 def _too_many_files(text: str) -> StorageError:
-    """Return the error for a limit of open files."""
+    """Return the error for reaching the limit of open files."""
     return StorageError(
         f"too few can be open: {text}", where="files", code="E_FILES",
         remedy=f"{_NO_WORKERS}, or raise the limit (ulimit -n).",
@@ -138,7 +139,7 @@ def _death(error: BaseException, text: str) -> StorageError:
     found = _DIED.search(text)
     pids = found[1] if found else ""
     how, chain = _exit_of(error, pids), " ".join(str(e) for e in _chain(error))
-    if how == describe_exit(errno.EMFILE):  # see `workers`
+    if how == describe_exit(errno.EMFILE):  # see `_end_without_files` in workers.py
         return _too_many_files(f"worker process {pids} could open no more")
     remedy = f"{_NO_WORKERS} to see what fails."
     if how == "was killed by SIGKILL":
@@ -156,7 +157,10 @@ def _death(error: BaseException, text: str) -> StorageError:
 
 
 def _exit_of(error: BaseException, pids: str) -> str:
-    """Return how the first of these processes ended, as far as that is known."""
+    """Return how the first of the processes `pids` that has an exit code ended.
+
+    Without an exit code, the text of `error` and its causes may name a signal.
+    """
     code = next((w.exitcode for w in _workers(pids) if w.exitcode is not None), None)
     if code is not None:  # torch's workers end with 0 on SIGTERM
         return f"{describe_exit(code)}{', as after SIGTERM' * (code == 0)}"
@@ -171,7 +175,7 @@ _NAMES = {signal.strsignal(number) or "": number.name for number in signal.Signa
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Give `error` and those that led to it."""
+    """Yield `error` and the errors that led to it."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

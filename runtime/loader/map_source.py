@@ -1,8 +1,8 @@
 """`MapSource`: batches of a map-style dataset, in the steps of a sampler.
 
-A step names its samples. The kernel is told of them some steps ahead, the dataset is asked for
-them, and the batch arrives some steps later, because datasets may look ahead. So the steps under
-way wait in a queue, and the first of them belongs to the next batch.
+A step lists sample ids. They are announced to the kernel some steps ahead, then requested from the
+dataset, and the batch arrives some steps later, because datasets may read several requests ahead.
+So requested steps wait in a queue, and the first of them belongs to the next batch.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from ..sample_numbers import PADDING
 from ..types import Batch, SampleDataset, batch_of
 from .batch_sampler import Step, StepSampler
 from .batch_source import Counted
+from .order_match import served_datasets
 from .state import Progress, progress_from, state_of
 from .state_errors import warn_of_dropped, whole
-from .state_order import served_by
 
-__all__ = ["Announces", "MapSource"]
+__all__ = ["Announcer", "MapSource"]
 
 _ANNOUNCE_AHEAD = 8  # batches: measured, more do not make a cold cache faster
 
 
-class Announces(Protocol):
-    """An object that tells the kernel which samples will be read."""
+class Announcer(Protocol):
+    """Interface of an object that tells the kernel which samples will be read."""
 
     def announce(self, samples: Positions) -> None:
-        """Announce `samples`, int64; rows that only fill a batch are ignored."""
+        """Announce `samples`, int64; padding rows are ignored."""
         ...
 
 
 class MapSource:
     """A `BatchSource` over a map-style `dataset` and a `sampler` of its steps.
 
-    `order` is the definition of the order. `announcer` is told of the samples of coming steps.
+    `order` is the definition of the order. `announcer` receives the samples of coming steps.
     """
 
     def __init__(
@@ -51,22 +51,22 @@ class MapSource:
         sampler: StepSampler,
         *,
         order: Mapping[str, Any],
-        announcer: Announces | None = None,
+        announcer: Announcer | None = None,
     ) -> None:
         self.dataset = dataset
         self.sampler = sampler
         self.order = dict(order)
         self.order_digest = 0
         self.announcer = announcer
-        self.next = Progress(epoch=sampler.epoch)  # kept until a pass ends, not if it is left
-        self.served = (sampler.epoch, 0, 0)  # epoch, samples of it, their digest
+        self.next = Progress(epoch=sampler.epoch)  # where the next pass begins
+        self.served = (sampler.epoch, 0, 0)  # epoch, samples served in it, their digest
         self.current = 0  # the number of the current pass; negative once it has ended
         self.loaded = False  # `next` is from a state, and no pass has begun there
         self._finished = -1  # the epoch of a loaded state that had nothing left to serve
 
     @property
     def torch_options(self) -> dict[str, Any]:
-        """Return the arguments of `DataLoader` that say how the dataset is batched."""
+        """Return the arguments of `DataLoader` that decide about batching."""
         return {"batch_sampler": self.sampler, "collate_fn": batch_of}
 
     @property
@@ -75,11 +75,7 @@ class MapSource:
         return self.sampler.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass serve `epoch` from its beginning; a place loaded in it stays.
-
-        An epoch that a loaded state had finished is not served again. Another epoch drops the
-        loaded place, and warns if no pass has begun there.
-        """
+        """Make the next pass serve `epoch` from its beginning; see `Loader.set_epoch`."""
         epoch = whole_number("epoch", epoch)
         if epoch == self._finished or (epoch == self.next.epoch and self.next.position):
             return
@@ -87,55 +83,55 @@ class MapSource:
             warn_of_dropped(self.next.epoch, self.next.position, epoch)
             self.loaded = False
         self.sampler.set_epoch(epoch)
-        self._show_epoch(epoch)
+        self._set_dataset_epoch(epoch)
         self.next = Progress(epoch=epoch)
         self._finished = -1
         if self.current <= 0:
             self.served, self.order_digest = (epoch, 0, 0), 0
 
     def begin(self, workers: int) -> _MapPass:
-        """Begin a pass at the current place."""
-        if self.sampler.epoch != self.next.epoch:  # set on the sampler itself
+        """Begin a pass at the current progress."""
+        if self.sampler.epoch != self.next.epoch:  # the user called sampler.set_epoch
             self.next = Progress(epoch=self.sampler.epoch)
         begin, self.loaded = self.next, False
         count = self.sampler.count(begin.position, begin.epoch)
         self.served, self.order_digest = (begin.epoch, count, begin.digest), begin.digest
         self.current = abs(self.current) + 1
-        self._show_epoch(begin.epoch)
+        self._set_dataset_epoch(begin.epoch)
         steps = _announced(self.sampler.steps(begin.epoch, count), self.announcer)
         return _MapPass(self, steps, begin, self.current)
 
     def upcoming(self, workers: int) -> tuple[Step, Any]:
-        """Return the first step of the next pass and its batch; the place stays."""
+        """Return the first step of the next pass and its batch; the progress does not change."""
         begin = self.next
         count = self.sampler.count(begin.position, begin.epoch)
         step = next(self.sampler.steps(begin.epoch, count))
         return step, self.dataset.batch(next(_Requests(iter([step]), self, begin.epoch)))
 
     def end_epoch(self, epoch: int) -> None:
-        """Move on to the next epoch, unless another was set during the pass."""
+        """Move on to the next epoch, unless another epoch was set during the pass."""
         if self.epoch == epoch:
             self.sampler.set_epoch(epoch + 1)
         self.next = Progress(epoch=self.epoch)
         self.served = (self.epoch, 0, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place up to which batches were handed over: JSON values."""
+        """Return the progress, which counts the batches yielded, as JSON values."""
         epoch, count, digest = self.served
         position = self.sampler.position(count, epoch)
         progress = Progress(epoch=epoch, position=position, digest=digest)
         return state_of(self.order, progress, self.sampler.skipped, self.sampler.phases)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the place of `state` that of the next pass; see `Loader.load_state_dict`."""
+        """Make the next pass continue where `state` was taken; see `Loader.load_state_dict`."""
         sampler = self.sampler
         sized, definition = self._sized_as(state)
-        served = served_by(sampler.order, self.dataset)
+        served = served_datasets(sampler.order, self.dataset)
         progress = stood = progress_from(state, definition, sampler.samples, served)
         if sized is not None:
             sampler.order, self.order = sized, definition
         count = sampler.count(stood.position, stood.epoch)
-        over = sampler.ended(count)  # less than a global batch was left
+        over = sampler.ended(count)  # the rest was less than a global batch
         if over:
             progress, count = Progress(epoch=stood.epoch + 1), 0
         sampler.take_over(state, stood, progress)
@@ -146,7 +142,7 @@ class MapSource:
         self.order_digest = progress.digest
 
     def with_batch_size(self, batch_size: int) -> MapSource:
-        """Return a source of the same order and place in batches of `batch_size`."""
+        """Return a source of the same order and progress with batches of `batch_size` rows."""
         sampler = self.sampler.with_batch_size(batch_size)
         other = MapSource(self.dataset, sampler, order=self.order, announcer=self.announcer)
         other.load_state_dict(self.state_dict())
@@ -154,9 +150,9 @@ class MapSource:
         return other
 
     def _sized_as(self, state: object) -> tuple[Blocks | None, dict[str, Any]]:
-        """Return the order and definition with the sizes of `state`, if the own are defaults.
+        """Return the order and its definition with the block sizes of `state` in place of defaults.
 
-        None where the sizes of blocks stay.
+        The order is None if its sizes stay.
         """
         order, stored = self.sampler.order, {}
         if isinstance(state, Mapping):
@@ -170,14 +166,14 @@ class MapSource:
         sized = replace(order, block=found["block"], window=found["window"])
         return sized, {**self.order, **found}
 
-    def _show_epoch(self, epoch: int) -> None:
-        """Tell a dataset that varies by epoch which one single samples are of."""
+    def _set_dataset_epoch(self, epoch: int) -> None:
+        """Set the epoch of a dataset that varies by epoch, for samples that the user reads."""
         if _varies(self.dataset):
             self.dataset.set_epoch(epoch)  # type: ignore[attr-defined]
 
 
 class _MapPass:
-    """A pass of a `MapSource`: see `BatchPass`."""
+    """A pass of a `MapSource`; see `BatchPass`."""
 
     continues = False
 
@@ -188,10 +184,10 @@ class _MapPass:
         self._requests = _Requests(steps, source, begin.epoch)
 
     def batches(self) -> Generator[Batch]:
-        """Return the batches, made by the dataset's own method for many if it has one."""
+        """Yield the batches, made by the method `in_turn` of the dataset if it has one."""
         dataset = self._source.dataset
         snapshot: Callable[[], SampleDataset] | None = getattr(dataset, "snapshot", None)
-        dataset = dataset if snapshot is None else snapshot()  # changes are for the next pass
+        dataset = dataset if snapshot is None else snapshot()  # changes apply to the next pass
         many: Callable[[Iterator[Positions]], Iterator[Batch]] | None
         many = getattr(dataset, "in_turn", None)
         requests = self._requests
@@ -199,7 +195,7 @@ class _MapPass:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Have the sampler serve the requests of this pass, which are counted here."""
+        """Make the sampler yield the requests of this pass, while torch starts its workers."""
         sampler = self._source.sampler
         sampler.lend(samples.tolist() for samples in self._requests)
         try:
@@ -208,7 +204,7 @@ class _MapPass:
             sampler.lend(None)
 
     def counted(self, batches: Iterator[Any]) -> Iterator[Counted]:
-        """Yield `batches`, each with its step counted."""
+        """Yield `batches`, each after counting its step."""
         source, epoch, digest = self._source, self._begin.epoch, self._begin.digest
         taken = self._requests.steps.popleft
         for batch in batches:
@@ -219,22 +215,22 @@ class _MapPass:
             if step.last:
                 filling = int((step.samples == PADDING).sum())
                 source.end_epoch(epoch)
-            handed = [batch]  # no reference stays here
+            handed = [batch]  # hold no reference
             del batch
             yield handed.pop(), len(step.samples), filling
 
     def close(self) -> None:
-        """End the pass, at its end or early."""
+        """End the pass, whether complete or not."""
         if self._source.current == self._number:
             self._source.current = -self._number
 
 
 class _Requests(Iterator[Positions]):
-    """The samples of each step, with the epoch if the dataset varies and the sampler adds none."""
+    """Iterator over the samples of each step, with the epoch if the dataset needs it."""
 
     def __init__(self, steps: Iterator[Step], source: MapSource, epoch: int) -> None:
         self.steps: deque[Step] = deque()
-        """Steps that were requested and not counted yet, in order. Safe for two threads."""
+        """Requested steps that are not counted yet, in order. Safe for two threads."""
         self._coming = steps
         add = _varies(source.dataset) and not source.sampler.tagged
         self._epoch = epoch if add else None
@@ -245,11 +241,11 @@ class _Requests(Iterator[Positions]):
         return step.samples if self._epoch is None else with_epoch(step.samples, self._epoch)
 
 
-def _announced(steps: Iterator[Step], announcer: Announces | None) -> Iterator[Step]:
+def _announced(steps: Iterator[Step], announcer: Announcer | None) -> Iterator[Step]:
     """Yield `steps`, each announced to the kernel some steps ahead.
 
-    Holds no reference to the loader: torch keeps this iterator in the loader's workers, which would
-    then live until the next garbage collection.
+    Holds no reference to the loader: torch keeps this iterator together with the workers of the
+    loader, which would then live until the next garbage collection.
     """
     if announcer is None:
         yield from steps
@@ -264,5 +260,5 @@ def _announced(steps: Iterator[Step], announcer: Announces | None) -> Iterator[S
 
 
 def _varies(dataset: SampleDataset) -> bool:
-    """Return whether samples depend on the epoch."""
+    """Return whether the samples of `dataset` depend on the epoch."""
     return getattr(dataset, "varies_by_epoch", False)

@@ -1,8 +1,8 @@
-"""`MockDataset`: the same shapes from memory, to see how fast a loop runs without loading.
+"""`MockDataset`: batches of the real shapes from memory, to time a loop without loading.
 
     create_loader(..., mock=True)
 
-A comparison of a run with it and one without shows whether a run waits for the loader.
+If a run with it is no faster than one without, the run does not wait for the loader.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ __all__ = ["MockDataset"]
 
 
 class MockDataset(BatchDataset):
-    """Dataset of the first sample of `real` in every row, read once, in shared tensors.
+    """Dataset with the first sample of `real` in every row.
 
-    Rows of one length have the real shapes; of documents, all are as long as the first.
-    Every batch of a size is the same few tensors: do not write to them.
+    Rows of fixed length have the real shapes; documents are all as long as the first. All batches
+    of one size share their tensors: do not write to them.
     """
 
     def __init__(self, real: SampleDataset) -> None:
         self.real = real
-        self._kept: dict[int, Batch] = {}
+        self._batches: dict[int, Batch] = {}
 
     @property
     def definition(self) -> Mapping[str, Any]:
-        """Return that of the real dataset, with `mock`."""
+        """Return the definition of the real dataset, with the field `mock`."""
         return {**self.real.definition, "mock": True}
 
     def __len__(self) -> int:
         return len(self.real)
 
     def batch(self, indices: Indices) -> Batch:
-        """Return the first sample in as many rows."""
+        """Return a batch with the first sample in every row; `sample_mask` follows `indices`."""
         numbers = sample_numbers(indices, len(self))
         check_samples(numbers[numbers != PADDING], len(self))
         rows = len(numbers)
-        if rows not in self._kept:
-            self._kept[rows] = self.real.batch([0] * rows)
-        batch = dict(self._kept[rows])
+        if rows not in self._batches:
+            self._batches[rows] = self.real.batch([0] * rows)
+        batch = dict(self._batches[rows])
         if "sample_mask" in batch:
             batch["sample_mask"] = torch.from_numpy(numbers != PADDING)
         return batch
@@ -54,6 +54,6 @@ class MockDataset(BatchDataset):
     def spans(
         self, samples: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return no spans: nothing is read."""
+        """Return empty starts and stops, as nothing is read."""
         nothing = np.empty(0, np.int64)
         return nothing, nothing

@@ -1,13 +1,14 @@
-"""`Prefetcher`: one thread that runs an iterator ahead of its caller.
+"""`Prefetcher`: a thread that runs an iterator ahead of its caller; `Ahead` decides when to use it.
 
-The thread is at most `depth` items ahead. Making a batch is mostly copies by numpy, which release
-the interpreter, so a training step hides it. An exception in the iterator is raised where the item
-would have come; leaving early stops the thread, and so does the end of the interpreter.
+The thread is at most `depth` items ahead. To make a batch is mostly copying by numpy, which
+releases the GIL, so it happens during the training step. An exception in the iterator is raised in
+place of the item. Closing or dropping the `Prefetcher` stops the thread, and so does the end of the
+interpreter.
 
-Handing an item over from a thread costs some 50 microseconds, because one processor has to wake
-another. A caller that does less than that between two items is served faster without a thread, so
-`Ahead` measures first: a thread from the start is 0.7x as fast for a loop that only counts batches
-of 32 x 2,048 tokens.
+Passing an item between threads costs some 50 microseconds, because one processor has to wake
+another. A caller that does less than that between two items is faster without a thread, so `Ahead`
+measures first. A loop that only counts batches of 32 x 2,048 tokens has 0.7 times the speed with a
+thread from the start.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ __all__ = ["Ahead", "Pace", "Prefetcher"]
 
 _T = TypeVar("_T")
 _IN_A_ROW = 3
-_LOOK_S = 5.0  # between looks whether the thread is still there
-_HAND_OVER_S = 200e-6  # several times what it costs
+_LOOK_S = 5.0  # seconds between checks that the thread is alive
+_HAND_OVER_S = 200e-6  # several times the cost of passing an item between threads
 _Item = tuple[_T | None, BaseException | None]
 
 
@@ -43,7 +44,7 @@ class Prefetcher(Generic[_T]):
             self._room.put(True)
         self._ended = self._closed = self._in_thread = False
         self._stop = threading.Event()
-        # The thread knows the queues only: it must not keep alive whom it works for.
+        # The thread has no reference to this object, which it would keep alive.
         self._thread = threading.Thread(
             target=_run, args=(source, self._ready, self._room, self._stop),
             name="dataprep-prefetch", daemon=True,
@@ -53,7 +54,7 @@ class Prefetcher(Generic[_T]):
 
     @property
     def ready(self) -> int:
-        """Return the number of items that wait to be taken."""
+        """Return the number of items that can be taken without waiting."""
         return self._ready.qsize()
 
     def __iter__(self) -> Iterator[_T]:
@@ -67,7 +68,7 @@ class Prefetcher(Generic[_T]):
                 item, error = self._ready.get(timeout=_LOOK_S)
                 break
             except Empty:
-                if not self._thread.is_alive():  # as in a process forked meanwhile
+                if not self._thread.is_alive():  # as in a process that was forked meanwhile
                     self._ended = True
                     raise RuntimeError(
                         "the thread of this iterator is not in this process"
@@ -79,11 +80,11 @@ class Prefetcher(Generic[_T]):
         return item  # type: ignore[return-value]  # there is an item where there is no error
 
     def close(self) -> bool:
-        """Stop the thread and wait for it; there is nothing more to take.
+        """Stop the thread and wait until it ends; no item can be taken after that.
 
-        Returns whether it has ended, which it has not where it is the thread that asks.
+        Returns whether the thread has ended: it has not if this is called in the thread itself.
         """
-        if not self._closed:  # else it was, when the interpreter went away: modules are gone
+        if not self._closed:  # a second time, at exit, modules may be gone
             self._ended = self._closed = True
             self._end()
             self._in_thread = self._thread is threading.current_thread()
@@ -101,7 +102,7 @@ class Prefetcher(Generic[_T]):
 
 
 class Pace:
-    """The times in a row that a caller was slower than the source, kept between passes."""
+    """Number of items in a row for which the caller was slower than the source; passes share it."""
 
     __slots__ = ("slower",)
 
@@ -112,11 +113,11 @@ class Pace:
 class Ahead(Generic[_T]):
     """Iterator over `source` that uses a `Prefetcher` once the caller is slower than the source.
 
-    The caller is slower if, three times in a row, the time between two items exceeds the cost of
-    handing one over from a thread or of making one. A thread would slow down a caller that does
-    nothing else, such as a loop that only counts. With the `pace` of the previous pass, a caller
-    that was slower then has its thread from the second item on. The first item is made here: a
-    thread would continue with the next ones, and hold the interpreter while the caller waits.
+    The caller is slower if, three times in a row, it spends more time between two items than making
+    an item takes, or than passing it between threads costs. For a faster caller, such as a loop
+    that only counts, a thread would be a loss. With the `pace` of the previous pass, a slow caller
+    has its thread from the second item on. The first item is made in the caller's thread: another
+    thread would continue with the next items, and hold the GIL while the caller waits.
 
     >>> list(Ahead((letter for letter in "abc"), depth=2))
     ['a', 'b', 'c']
@@ -127,11 +128,11 @@ class Ahead(Generic[_T]):
         self._depth = depth
         self._pace = pace or Pace()
         self._thread: Prefetcher[_T] | None = None
-        self._left: float | None = None  # when the caller got the item before
+        self._left: float | None = None  # when the caller got the previous item
 
     @property
     def ready(self) -> int:
-        """Return the number of items that wait to be taken."""
+        """Return the number of items that can be taken without waiting."""
         return self._thread.ready if self._thread is not None else 0
 
     def __iter__(self) -> Iterator[_T]:
@@ -142,7 +143,7 @@ class Ahead(Generic[_T]):
         item = next(self._source if thread is None else thread)
         made = perf_counter()
         if self._left is not None:
-            # What a thread has made ahead was made in no time, which says nothing of the source.
+            # An item from a thread is there at once: that is not how long the source takes.
             limit = _HAND_OVER_S if thread is not None else min(made - asked, _HAND_OVER_S)
             slower = asked - self._left > limit
             self._pace.slower = self._pace.slower + 1 if slower else 0
@@ -153,7 +154,7 @@ class Ahead(Generic[_T]):
 
     def close(self) -> None:
         """Stop the thread, if there is one, and close the source."""
-        # Collected in the thread itself, which is in the source, there is nothing to close yet.
+        # In the thread itself (garbage collection) the source is running and cannot be closed.
         if self._thread is None or self._thread.close():
             self._source.close()
 
@@ -176,6 +177,6 @@ def _run(
 
 @atexit.register
 def _stop_all() -> None:
-    """Stop all threads: one that copies while the interpreter ends would crash the process."""
+    """Stop all threads at exit: one that copies when the interpreter ends crashes the process."""
     for prefetcher in list(_LIVE):
         prefetcher.close()

@@ -1,17 +1,17 @@
-"""Read-ahead: announces to the kernel which parts of a split will be read soon.
+"""Read-ahead: tells the kernel which parts of the data files will be read soon.
 
-The order is a function, so a loader knows its next batches; without read-ahead it would wait for
-each window in turn. `announce`, some batches ahead, has the disk work on all windows of a batch at
-once (posix_fadvise WILLNEED, which starts reading and returns). If the whole split fits into
-memory, it asks for the block of 1 MiB around each window, once: all of it will be read anyway, and
-disks deliver large blocks several times as fast. Otherwise it asks for the windows alone.
+A loader can compute its next batches from the order. Without read-ahead it would wait for the disk
+at each window in turn; `announce`, called some batches ahead, makes the disk read all windows of a
+batch at once (posix_fadvise WILLNEED starts reading and returns). If the whole split fits into
+memory, the block of 1 MiB around each window is requested, once: all of it will be read anyway, and
+disks deliver large blocks several times as fast. Otherwise only the windows are requested.
 
-If everything is in the page cache, that would be wasted, so a few windows are tested first: a read
-of one byte that must not wait (RWF_NOWAIT, preadv2(2)) fails if its page is not there. After eight
-batches in a row that were there, the next test is due after 10 ms: at every batch in training, and
-for less than a hundredth of the time if batches are made as fast as possible. It then tests one
-sample, another each time, because the training step pays for the test. If the file system has no
-reads that do not wait (tmpfs, overlayfs), one byte is read and timed.
+Requests for cached pages would be a waste, so a few windows are tested first: a read of one byte
+that must not wait (RWF_NOWAIT, preadv2(2)) fails if its page is not in memory. After eight cached
+batches in a row, tests are at least 10 ms apart, and each tests one sample, another one each time,
+because it delays the training step. That is a test for every batch in training, and less than 1 %
+of the time if batches are made as fast as possible. On file systems without reads that do not wait
+(tmpfs, overlayfs), one byte is read and timed.
 """
 
 from __future__ import annotations
@@ -34,47 +34,47 @@ from dataprep.formats.read.dataset import Split
 from dataprep.formats.read.pread import File
 from dataprep.formats.read.sharded import bases
 
-__all__ = ["Announced", "ReadAhead"]
+__all__ = ["DatasetWithSpans", "ReadAhead"]
 
 Positions = npt.NDArray[np.int64]
 
 _PAGE = 4096
-_BLOCK = 1 << 20  # bytes asked for around a window, if all of the split is to stay in memory
+_BLOCK = 1 << 20  # bytes requested around a window if the split fits into memory
 _GAP = 4 * _PAGE  # bytes between two ranges up to which one request costs less than two
-_PIECE = 128 << 10  # bytes a call: the kernel cuts longer ones at the device's read-ahead, or above
-_MEMORY_SHARE = 2  # a split of up to one part of so many of the memory there is stays in it
-_MOST = 64 << 20  # bytes a batch; more than that is not a batch to read ahead
-_TRIED = 4  # windows of a batch that are looked at
-_SETTLED = 8  # batches in a row in the cache until most are trusted to be
-_TRUSTED = 0.01  # seconds in which they then are not looked at
+_PIECE = 128 << 10  # bytes a call: the kernel cuts off what exceeds the read-ahead of the device
+_MEMORY_SHARE = 2  # a split fits if it takes at most 1 / _MEMORY_SHARE of the available memory
+_MOST = 64 << 20  # the most bytes requested for a batch
+_TESTED = 4  # windows of a batch that are tested
+_WARM_AFTER = 8  # cached batches in a row, after which tests become rare
+_TEST_INTERVAL = 0.01  # seconds between two tests then
 _SLOW = 50e-6  # seconds; a read of one byte from memory takes one or two microseconds
 
 
-class Announced(Protocol):
-    """A dataset whose samples are parts of its `split`, of several `splits`, or of its `tracks`."""
+class DatasetWithSpans(Protocol):
+    """Interface of datasets whose samples are parts of a `split`, several `splits` or `tracks`."""
 
     def spans(self, samples: Positions) -> tuple[Positions, Positions]:
-        """Return starts and stops of what reading `samples` touches.
+        """Return starts and stops of the tokens that reading `samples` touches.
 
-        In tokens of the split; those of several splits, and the numbers of several tracks (arrays),
-        are numbered one after the other.
+        The tokens of several splits are numbered consecutively, and so are the numbers in several
+        tracks (arrays).
         """
         ...
 
 
 class ReadAhead:
-    """Announcer of the samples of one dataset. For one thread; costs nothing until it is used.
+    """Read-ahead for the samples of one dataset. For one thread; costs nothing until it is used.
 
-    It only gives hints: an error here (a missing file, a system without these calls) ends the
-    announcing, and is reported by the read itself if it matters.
+    It only gives hints: an error in them (a missing file, a system without these calls) ends the
+    read-ahead, and the read itself reports the error if it matters.
 
         >>> ahead = ReadAhead(windows)                                      # doctest: +SKIP
         >>> ahead.announce(np.array([5, 1200, 77]))                         # doctest: +SKIP
     """
 
-    def __init__(self, dataset: Announced) -> None:
+    def __init__(self, dataset: DatasetWithSpans) -> None:
         self.asked = 0
-        """Bytes that the kernel was asked for."""
+        """Bytes requested from the kernel so far."""
         self._dataset = dataset
         self._files = _files(dataset)
         self._warm = 0
@@ -84,19 +84,19 @@ class ReadAhead:
         fits = int(sizes.sum()) <= memory() // _MEMORY_SHARE
         self._unit = _BLOCK if fits else _PAGE
         self._first_piece = bases((-(-sizes // _BLOCK) * (_BLOCK // _PIECE)).tolist())
-        self._told = np.zeros(self._first_piece[-1], np.bool_) if fits else None
+        self._requested = np.zeros(self._first_piece[-1], np.bool_) if fits else None
         self._turn = 0
 
-    def __reduce__(self) -> tuple[type[ReadAhead], tuple[Announced]]:
-        """Return the arguments to make it anew: another process has another page cache."""
+    def __reduce__(self) -> tuple[type[ReadAhead], tuple[DatasetWithSpans]]:
+        """Return the class and the dataset: a copy in another process begins its own tests."""
         return ReadAhead, (self._dataset,)
 
     def announce(self, samples: Positions) -> None:
-        """Have the kernel read what `samples` [k] need, unless that is believed to be in memory.
+        """Make the kernel read what `samples` [k] need, unless it seems to be in memory already.
 
-        Negative samples (rows that only fill up a batch) are left out.
+        Negative numbers (padding rows) are left out.
         """
-        if self._off or (self._warm > _SETTLED and time.monotonic() < self._look_at):
+        if self._off or (self._warm > _WARM_AFTER and time.monotonic() < self._look_at):
             return
         real = samples[samples >= 0]
         try:
@@ -107,22 +107,22 @@ class ReadAhead:
 
     def _announce(self, samples: Positions) -> None:
         self._turn += 1
-        settled = self._warm >= 2 * _SETTLED
-        if self._warm > _SETTLED:
+        was_warm = self._warm >= 2 * _WARM_AFTER
+        if self._warm > _WARM_AFTER:
             there = self._one_in_memory(samples[self._turn % len(samples) :][:1])
         else:
             there = self._in_memory(samples[self._spread(len(samples))])
         self._warm = self._warm + 1 if there else 0
-        if self._warm > _SETTLED:
-            self._look_at = time.monotonic() + _TRUSTED
+        if self._warm > _WARM_AFTER:
+            self._look_at = time.monotonic() + _TEST_INTERVAL
             return
-        if settled and self._told is not None:  # what was in memory is there no more
-            self._told[:] = False
+        if was_warm and self._requested is not None:  # cached pages were evicted
+            self._requested[:] = False
         shards, begins, ends = pieces(*merged(*self._ranges(samples), self._unit))
-        if self._told is not None:
+        if self._requested is not None:
             place = self._first_piece[shards] + begins // _PIECE
-            fresh = ~self._told[place]
-            self._told[place] = True
+            fresh = ~self._requested[place]
+            self._requested[place] = True
             shards, begins, ends = shards[fresh], begins[fresh], ends[fresh]
         sizes = (ends - begins)[: _MOST // _PIECE].tolist()
         for shard, at, size in zip(shards.tolist(), begins.tolist(), sizes, strict=False):
@@ -131,22 +131,21 @@ class ReadAhead:
         self.asked += sum(sizes)
 
     def _spread(self, samples: int) -> Positions:
-        """Return a few places of a batch, others at each call."""
-        return (np.arange(_TRIED) * samples // _TRIED + self._turn) % samples
+        """Return the indices of a few samples of a batch, others at each call."""
+        return (np.arange(_TESTED) * samples // _TESTED + self._turn) % samples
 
     def _one_in_memory(self, sample: Positions) -> bool:
-        """Return whether a sample [1] is in memory: a few of its spans, others at each call.
+        """Return whether a few spans of `sample` [1], others at each call, are in memory.
 
-        Those of a sample may be in files of their own, as its tracks are. Cheap, as most looks find
-        that all is there.
+        A sample has several spans if it has several tracks, each in files of its own.
         """
         starts, stops = self._dataset.spans(sample)
         found = starts[stops > starts].tolist()
         first = self._turn % max(1, len(found))
-        return all(map(self._there, (found[first:] + found[:first])[:_TRIED]))
+        return all(map(self._there, (found[first:] + found[:first])[:_TESTED]))
 
     def _there(self, at: int) -> bool:
-        """Return whether number `at`, counted as `spans` does, is in memory."""
+        """Return whether token `at`, in the numbering of `spans`, is in memory."""
         shard = int(self._files.base.searchsorted(at, "right")) - 1
         byte = (at - int(self._files.base[shard])) * int(self._files.item[shard])
         return in_memory(self._files.file(shard), byte + int(self._files.offset[shard]))
@@ -157,7 +156,7 @@ class ReadAhead:
         return all(in_memory(self._files.file(shard), at) for shard, at in places)
 
     def _ranges(self, samples: Positions) -> tuple[Positions, Positions, Positions]:
-        """Return shard, first byte and end in its file of everything that `samples` touch."""
+        """Return shard, first byte and end in its file of all byte ranges that `samples` touch."""
         starts, stops = self._dataset.spans(samples)
         full = stops > starts
         starts, stops = starts[full], stops[full]
@@ -166,7 +165,7 @@ class ReadAhead:
         row, shard = ragged(first, base.searchsorted(stops, "left"))[:2]
         begins = np.maximum(starts[row], base[shard]) - base[shard]
         ends = np.minimum(stops[row], base[shard + 1]) - base[shard]
-        full = ends > begins  # of shards without tokens nothing is read
+        full = ends > begins  # shards without tokens have nothing to read
         shard, item = shard[full], self._files.item[shard[full]]
         offset = self._files.offset[shard]
         return shard, begins[full] * item + offset, ends[full] * item + offset
@@ -174,10 +173,11 @@ class ReadAhead:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Files:
-    """The token files of one split, or of several one after the other.
+    """The files of one or several splits (or tracks), in order; all arrays are int64.
 
-    `base` says at which token each begins (and where the last one ends), `item`, `offset` and
-    `sizes` the bytes of a token, before the first one, and of the file; int64. `file(k)` opens one.
+    `base` has the number of the first token of each file, and the end; `item` the bytes of a token,
+    `offset` the bytes before the first token, and `sizes` the bytes of the file. `file(k)` opens
+    file k.
     """
 
     base: Positions
@@ -213,7 +213,7 @@ def _files(dataset: object) -> _Files:
 def merged(
     shards: Positions, begins: Positions, ends: Positions, unit: int = _PAGE
 ) -> tuple[Positions, Positions, Positions]:
-    """Return whole units of bytes in order, with ranges joined that touch or nearly do.
+    """Return byte ranges in order, widened to multiples of `unit`, and joined across small gaps.
 
     >>> one, two = np.array([0, 0, 1, 0]), np.array([9000, 100, 5, 900_000])
     >>> [found.tolist() for found in merged(one, two, two + 50)]
@@ -236,7 +236,7 @@ def merged(
 def pieces(
     shards: Positions, begins: Positions, ends: Positions
 ) -> tuple[Positions, Positions, Positions]:
-    """Return the ranges, cut at every 128 KiB.
+    """Return the byte ranges, cut at every multiple of 128 KiB.
 
     >>> [found.tolist() for found in pieces(np.array([7]), np.array([4096]), np.array([200_000]))]
     [[7, 7], [4096, 131072], [131072, 200000]]
@@ -248,7 +248,7 @@ def pieces(
 
 
 def memory() -> int:
-    """Return the bytes that files may take in memory, within control groups; 0 if unknown."""
+    """Return the available memory in bytes, within the control group's limit; 0 if unknown."""
     found = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         text = Path("/proc/meminfo").read_text(encoding="ascii")

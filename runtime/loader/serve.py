@@ -1,7 +1,8 @@
-"""`serve`: a loader of samples in an order, with a rank's part of it.
+"""`serve`: a `Loader` over the samples of any dataset in any order.
 
-`create_loader` (runtime/create.py) adds the opening of a directory. Use `serve` for samples made by
-hand: packed rows with other options, or another dataset that follows `SampleDataset`.
+`create_loader` (runtime/create.py) opens a directory and calls it. Use `serve` for a dataset made
+by other means: packed rows with other options, or another class with the methods of
+`SampleDataset`.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from .batch_sampler import End, GlobalBatchSampler, StepSampler
 from .loader import Loader
 from .map_source import MapSource
 from .mock import MockDataset
+from .order_match import comparable
 from .readahead import ReadAhead, memory
-from .state_order import compared
 from .workers import begin_work
 
 __all__ = [
@@ -48,7 +49,7 @@ Shuffle = Literal["full", "blocks"]
 PREFETCH = 2
 """Batches made ahead of time, unless a caller says another number."""
 _BATCH_SIZE = 32
-_LONG = 384  # bytes of lists in a definition that a state holds as they are
+_LONG = 384  # bytes of lists in a definition up to which a state holds the lists themselves
 
 
 def build_order(
@@ -56,8 +57,9 @@ def build_order(
 ) -> tuple[Order, dict[str, Any]]:
     """Return the order of the samples of one split, and its definition (JSON values).
 
-    ``"full"`` (or True) permutes all samples. ``"blocks"`` permutes pieces of 4 MiB and the samples
-    inside windows of 1 GiB: for data larger than the page cache. False is the stored order.
+    ``"full"`` (or True) permutes all samples. ``"blocks"`` permutes blocks of 4 MiB, and the
+    samples inside windows of 1 GiB: for data larger than the page cache. False keeps the stored
+    order.
     """
     kind = shuffle_kind(shuffle)
     seed = require_seed(seed)
@@ -76,7 +78,7 @@ def build_order(
 
 
 def shuffle_kind(shuffle: Shuffle | bool) -> Shuffle | Literal[False]:
-    """Return ``"full"`` for True, other kinds as given; raise `UsageError` for unknown ones."""
+    """Return ``"full"`` for True and a kind as given; raise `UsageError` for an unknown kind."""
     kind = flag("shuffle", shuffle) if isinstance(shuffle, np.bool_) else shuffle
     if isinstance(kind, bool):
         return "full" if kind else False
@@ -86,7 +88,7 @@ def shuffle_kind(shuffle: Shuffle | bool) -> Shuffle | Literal[False]:
 
 
 def _sample_bytes(samples: SampleDataset, split: Split | ArraySplit) -> int:
-    """Return the approximate stored bytes of a sample."""
+    """Return the approximate size of a stored sample in bytes."""
     if isinstance(split, Split):
         return max(1, split.tokens * split.dtype.itemsize // len(samples))
     return max(1, getattr(samples, "sample_bytes", 1))
@@ -121,12 +123,11 @@ def serve(
 ) -> Loader:
     """Return a `Loader` that serves `samples` in `order`.
 
-    `definition` says what the order is a function of: a state is good for loaders with the same.
-    Its `content`, a list of content ids, seeds the digests. `positions` are those of an epoch, as
-    many as there are samples if it is None. `batch_size` None
-    is 32, or with a warning as many as fill one global batch where that would be dropped.
-    `persistent_workers` False ends worker processes with each pass. The other arguments are those
-    of `create_loader`.
+    `definition` identifies the order: a state is valid for loaders with an equal definition. Its
+    `content`, a list of content ids, seeds the digests. `positions` is the length of an epoch;
+    None: the number of samples. If `batch_size` is None, it is 32, or as many samples as fill one
+    global batch, with a warning, if a batch of 32 would be dropped. With `persistent_workers`
+    False, worker processes end with each pass. The other arguments are those of `create_loader`.
 
         >>> packed = PackedDataset(split, seq_len=2048, pack="best-fit")       # doctest: +SKIP
         >>> order, definition = build_order(packed, split, seed=0, shuffle="full")
@@ -151,7 +152,7 @@ def serve(
 
 
 def _default_batch_size(samples: int, dp_size: int, end: End) -> int:
-    """Return 32, or fewer, with a warning, where `samples` fill no global batch of that."""
+    """Return 32, or with a warning fewer if `samples` do not fill a global batch of that size."""
     most = samples // dp_size
     if end != "drop" or not 1 <= most < _BATCH_SIZE:
         return _BATCH_SIZE
@@ -175,16 +176,18 @@ def serve_steps(
     dp_rank: int = 0,
     mock: bool = False,
 ) -> Loader:
-    """Return a `Loader` over the steps of another `StepSampler`; see `serve`."""
+    """Return a `Loader` over the steps of `sampler`; for the other arguments see `serve`."""
     num_workers = whole_number("num_workers", num_workers)
     prefetch, mock = whole_number("prefetch", prefetch), flag("mock", mock)
-    _check(num_workers, multiprocessing_context)
+    _check_workers(num_workers, multiprocessing_context)
     pin_memory = flag_or_none("pin_memory", pin_memory)
     pinned = _on_host(samples, num_workers) and pins_memory(pin_memory)
     source = MapSource(
         MockDataset(samples) if mock else samples,
         sampler,
-        order=_brief({"algorithm": ALGORITHM, **definition, **({"mock": True} if mock else {})}),
+        order=_stored_definition(
+            {"algorithm": ALGORITHM, **definition, **({"mock": True} if mock else {})}
+        ),
         announcer=None if mock else _announcer(samples),
     )
     return Loader(
@@ -197,21 +200,21 @@ def serve_steps(
         persistent_workers=num_workers > 0 and persistent_workers is not False,
         multiprocessing_context=multiprocessing_context,
         worker_init_fn=begin_work if num_workers else None,
-        # Its own: a DataLoader draws from the global generator at every `iter` otherwise.
+        # Without one, a DataLoader draws from the global generator at every `iter`.
         generator=torch.Generator().manual_seed(_worker_seed(definition, dp_rank)),
     )
 
 
 def _worker_seed(definition: Mapping[str, Any], dp_rank: int) -> int:
-    """Return the seed from which torch derives those of workers: another one on every rank."""
+    """Return the seed from which torch derives those of the workers; it differs between ranks."""
     text = json.dumps([definition.get("seed"), dp_rank]).encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:7])
 
 
-def _brief(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a definition as states have it: of long lists the hash alone.
+def _stored_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `definition` as states hold it: long lists are replaced by their hash.
 
-    The content id of one dataset stays; those of the sources of a mixture stand in its phases.
+    The content id of a single dataset stays; the phases of a mixture hold those of its sources.
     """
     single, mixed = str | int | float | None, definition.get("kind") == "mixture"
     short = {
@@ -222,11 +225,11 @@ def _brief(definition: Mapping[str, Any]) -> dict[str, Any]:
     lists = {name: value for name, value in definition.items() if name not in short}
     if len(canonical_json(lists)) <= _LONG:
         return dict(definition)
-    return {**short, "sha256": digest_of(compared(lists))}
+    return {**short, "sha256": digest_of(comparable(lists))}
 
 
 def _announcer(samples: SampleDataset) -> ReadAhead | None:
-    """Return the read-ahead of samples that lie in splits, else None."""
+    """Return the read-ahead for samples that are parts of splits or tracks, else None."""
     tracks: object = getattr(samples, "tracks", None)
     if tracks is None:
         tracks = hasattr(samples, "split") or hasattr(samples, "splits")
@@ -234,14 +237,17 @@ def _announcer(samples: SampleDataset) -> ReadAhead | None:
 
 
 def _vocab_size(samples: SampleDataset) -> int | None:
-    """Return the largest vocabulary of the datasets that the samples are from."""
+    """Return the largest vocabulary size of the datasets of `samples`; None without one."""
     splits = getattr(samples, "splits", None) or (getattr(samples, "split", None),)
     sizes = [s.dataset.manifest.tokens.vocab_size for s in splits if isinstance(s, Split)]
     return max(sizes, default=None)
 
 
 def _on_host(samples: SampleDataset, num_workers: int) -> bool:
-    """Return whether batches are in host memory, and so may need pinning."""
+    """Return whether batches are in host memory, and may need pinning.
+
+    Raises `UsageError` for worker processes if they are not.
+    """
     device: torch.device | None = getattr(samples, "device", None)
     if device is None or device.type == "cpu":
         return True
@@ -254,7 +260,10 @@ def _on_host(samples: SampleDataset, num_workers: int) -> bool:
 
 
 def pins_memory(asked: bool | None) -> bool:
-    """Return whether to pin batches: if an accelerator can use it, unless it is refused."""
+    """Return whether to pin batches: only for an accelerator, and unless `asked` is False.
+
+    Warns if `asked` is True without an accelerator.
+    """
     if asked and not _has_accelerator():
         warnings.warn("pin_memory is left out: there is no accelerator to copy to", stacklevel=4)
     return asked is not False and _has_accelerator()
@@ -264,13 +273,13 @@ def _has_accelerator() -> bool:
     accelerator = (
         torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     )
-    return accelerator is not None and accelerator.type != "mps"  # which cannot pin
+    return accelerator is not None and accelerator.type != "mps"  # MPS cannot pin memory
 
 
 def _require_memory(sampler: GlobalBatchSampler, tokens: int) -> None:
-    """Raise `UsageError` where the ids of one batch, `tokens` a row, do not fit into memory.
+    """Raise `UsageError` if the ids of one batch, `tokens` in each row, do not fit into memory.
 
-    A batch that is padded has all its rows, however few samples there are.
+    A padded batch has all its rows, even if there are fewer samples.
     """
     size = sampler.batch_size
     rows = size if sampler.end == "pad" else min(size, sampler.samples)
@@ -283,7 +292,7 @@ def _require_memory(sampler: GlobalBatchSampler, tokens: int) -> None:
         )  # fmt: skip
 
 
-def _check(num_workers: int, context: str | None) -> None:
+def _check_workers(num_workers: int, context: str | None) -> None:
     methods = torch.multiprocessing.get_all_start_methods()
     if context is not None and context not in methods:
         raise UsageError(

@@ -1,14 +1,14 @@
 """The state of a loader: a few numbers, valid for any ranks, workers and batch size.
 
-A state says which order is served (`order`: dataset, samples, seed, ...) and how far it is served:
-the epoch, and the position in it up to which the trainer was handed samples. Nothing in it depends
-on ranks, workers, prefetching or batch size, so a run may go on with others. It is plain JSON, less
-than a kilobyte (and up to 20 bytes more for each skipped sample, 60 for each source of a mixture
-and some 200 for each change of its weights).
+A state identifies the order (`order`: dataset, samples, seed, ...) and the progress in it: the
+epoch, and the position up to which the trainer has received samples. Nothing in it depends on
+ranks, workers, prefetching or batch size, so a run may continue with others. It is plain JSON of
+less than a kilobyte (and up to 20 bytes more for each skipped sample, 60 for each source of a
+mixture and some 200 for each change of its weights).
 
-Positions count in the order of all samples, skipped ones included: a run may go on with another
-skip list, at the same place. In the sequence of a mixture, every position is served: which samples
-that makes, its phases say (`dataprep.runtime.mixture.phases`).
+Positions include skipped samples, so a run may continue at the same position with another skip
+list. In a mixture every position is served; its phases decide with which samples
+(`dataprep.runtime.mixture.phases`).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from typing import Any
 from dataprep.formats.errors import IncompatibleError, UsageError
 
 from ..order.skips import Skips
-from .state_errors import calls_inside, check_head, damaged, whole
-from .state_order import REMEDY, Served, require_order
+from .order_match import REMEDY, ServedDatasets, require_order
+from .state_errors import caller_stacklevel, check_head, damaged, whole
 
 __all__ = ["STATE_VERSION", "Progress", "progress_from", "state_of", "warn_of_forgotten"]
 
 STATE_VERSION = 1
 _KIND = "dataprep loader state"
-_UNKNOWN = Served()
+_UNKNOWN = ServedDatasets()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """The place in an order.
+    """How far an epoch was served.
 
-    `position` counts positions of the epoch, skipped samples included; `digest` is that of the
+    `position` is the next position to serve, skipped samples included; `digest` is that of the
     samples served in this epoch (`dataprep.runtime.order.order_checksum`).
     """
 
@@ -56,7 +56,7 @@ def state_of(
     skipped: Sequence[Any],
     phases: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Return the state of a loader that serves `order`: JSON values; mixtures have `phases`."""
+    """Return the state of a loader that serves `order`, as JSON values; mixtures have `phases`."""
     state = {
         "kind": _KIND,
         "version": STATE_VERSION,
@@ -73,13 +73,13 @@ def progress_from(
     state: Mapping[str, Any],
     order: Mapping[str, Any],
     positions: int,
-    served: Served = _UNKNOWN,
+    served: ServedDatasets = _UNKNOWN,
 ) -> Progress:
-    """Return the progress in `state`, which must be of this `order` of so many `positions`.
+    """Return the progress in `state`, which must be of this `order` with epochs of `positions`.
 
-    The fields `served.changing` may differ, and then also the number of positions.
-    Raises `IncompatibleError` for a state of a newer dataprep, of another dataset or of another
-    order, and `UsageError` for what is no state at all.
+    The fields `served.changing` may differ; then the number of positions may, too. Raises
+    `IncompatibleError` for a state of a newer dataprep, of another dataset or of another order, and
+    `UsageError` for anything that is no sound state.
     """
     check_head(state, _KIND, STATE_VERSION)
     require_order(state, order, served)
@@ -98,13 +98,13 @@ def progress_from(
 
 
 def warn_of_forgotten(forgotten: int, argument: str = 'skip=state["skip"]') -> None:
-    """Warn if a state is of a run that skipped `forgotten` samples which this one serves."""
+    """Warn if the run of a state skipped `forgotten` samples which this loader serves."""
     if forgotten:
         samples = "sample" if forgotten == 1 else "samples"
         warnings.warn(
             f"the state is of a run that left out {forgotten:,} {samples} more than this one does: "
             f"pass {argument} to leave them out again",
-            stacklevel=calls_inside(),
+            stacklevel=caller_stacklevel(),
         )
 
 
@@ -115,7 +115,7 @@ def _digest(value: object) -> int:
 
 
 def _check_skip(state: Mapping[str, Any]) -> None:
-    """Raise unless the skip list of `state` is sound; that of a mixture is checked later."""
+    """Raise `UsageError` unless the skip list is sound; `phases.py` checks those of mixtures."""
     skip = state.get("skip")
     if not isinstance(skip, list | tuple):
         raise damaged(f"skip must be a list, got {skip!r}")

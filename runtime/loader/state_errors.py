@@ -1,7 +1,7 @@
-"""The head of saved states, and the errors and warnings about states that cannot be used.
+"""Checks that all states share, and the errors and warnings about states that cannot be used.
 
-A state is JSON: `kind` names its loader and `version` its form; the rest belongs to the loader or
-the stream. Errors about it have `state` as their place and name the field.
+A state is JSON: `kind` names the type of its loader, and `version` the layout of its fields. The
+errors have ``where="state"`` and name the field.
 """
 
 from __future__ import annotations
@@ -12,18 +12,25 @@ from collections.abc import Mapping, Set
 
 from dataprep.formats.errors import IncompatibleError, UsageError
 
-__all__ = ["calls_inside", "check_head", "damaged", "require_known", "warn_of_dropped", "whole"]
+__all__ = [
+    "caller_stacklevel",
+    "check_head",
+    "damaged",
+    "require_known",
+    "warn_of_dropped",
+    "whole",
+]
 
-_MOST = 1 << 62  # more is not counted to, and one more than this still fits into 64 bits
+_MOST = 1 << 62  # above any real count; a count plus 1 still fits into 64 bits
 
 
 def check_head(state: object, kind: str, newest: int) -> None:
-    """Raise unless `state` is of this `kind`, such as "dataprep stream", and of a known version.
+    """Raise unless `state` has this `kind`, such as "dataprep stream", and a version <= `newest`.
 
     >>> check_head({"kind": "dataprep stream", "version": 1}, "dataprep stream", newest=1)
 
-    Raises `UsageError` for what is no such state, and `IncompatibleError` for one of a newer
-    dataprep.
+    Raises `UsageError` for anything else than a state of this kind, and `IncompatibleError` for one
+    of a newer dataprep.
     """
     if not isinstance(state, Mapping) or state.get("kind") != kind:
         raise UsageError(
@@ -42,7 +49,7 @@ def check_head(state: object, kind: str, newest: int) -> None:
 
 
 def require_known(fields: Mapping[str, object], known: Set[str]) -> None:
-    """Raise `IncompatibleError` where `fields` has names that are not `known`; null means missing.
+    """Raise `IncompatibleError` if a field that is not `known` has a value other than null.
 
     >>> require_known({"seed": 1, "later": None}, {"seed"})
     """
@@ -55,7 +62,9 @@ def require_known(fields: Mapping[str, object], known: Set[str]) -> None:
 
 
 def whole(value: object, name: str) -> int:
-    """Return `value`, the field `name` of a state, if it is an integer from 0 to 2**62 - 1.
+    """Return `value`, the field `name` of a state.
+
+    Raises `UsageError` unless it is an integer from 0 to 2**62 - 1.
 
     >>> whole(7, "epoch")
     7
@@ -66,7 +75,7 @@ def whole(value: object, name: str) -> int:
 
 
 def damaged(problem: str) -> UsageError:
-    """Return the error for a state whose fields cannot be what a run wrote."""
+    """Return the error for a damaged state; `problem` names the field."""
     return UsageError(
         f"is damaged ({problem})", where="state",
         remedy="Load an earlier state, or begin without one.",
@@ -74,17 +83,17 @@ def damaged(problem: str) -> UsageError:
 
 
 def warn_of_dropped(epoch: int, position: int, instead: int) -> None:
-    """Warn that `set_epoch(instead)` drops a loaded place where no pass has begun."""
+    """Warn that `set_epoch(instead)` drops loaded progress from which no pass has begun."""
     warnings.warn(
         f"set_epoch({instead}) drops the place that was loaded, epoch {epoch}, position "
         f"{position:,}, and nothing was served from there yet. Where a run goes on, begin with "
         "its epoch: `for epoch in range(loader.epoch, epochs)`.",
-        stacklevel=calls_inside(),
+        stacklevel=caller_stacklevel(),
     )
 
 
-def calls_inside() -> int:
-    """Return the stack level of the first caller outside of dataprep, for `warnings.warn`."""
+def caller_stacklevel() -> int:
+    """Return the `stacklevel` of the first caller outside of dataprep, for `warnings.warn`."""
     up, caller = 1, sys._getframe(1).f_back
     while caller is not None and str(caller.f_globals.get("__name__")).startswith("dataprep."):
         up, caller = up + 1, caller.f_back

@@ -1,4 +1,4 @@
-"""Counts of a loader: what it has handed over, and how long the trainer waited for it."""
+"""Statistics of a loader: what it has served, and how long the trainer waited for it."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ _IDS = ("input_ids", "chosen_input_ids", "rejected_input_ids", "responses")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderStats:
-    """Counts of one process since its loader was made, or since its `reset_stats`.
+    """Counts of one process since its loader was made, or since its last `reset_stats`.
 
-    A trainer that waits for a hundredth of its time loses no more than that to loading. If `ready`
-    is always at its largest, the trainer never waits for loading.
+    A trainer that waits 1 % of its time loses no more than that to loading. If `ready` always
+    equals the largest number of batches that the thread prepares, the trainer never waits for
+    loading.
     """
 
     waited_s: float
-    """Seconds between asking for a batch and getting it, summed over all batches."""
+    """Seconds between requesting a batch and getting it, summed over all batches."""
     first_batch_s: float
-    """The part of `waited_s` that passed before the first batch of each pass."""
+    """The part of `waited_s` for the first batch of each pass."""
     batches: int
     samples: int
-    """Rows, without those that only fill a batch."""
+    """Rows, without padding rows."""
     tokens: int
-    """Elements of `input_ids` in these rows, padding within them included; 0 without any.
+    """Elements of `input_ids` in these rows, pad tokens included; 0 if batches have no ids.
 
-    For preferences both answers count, or all of a group.
+    Rows of preferences count both answers, or all answers of a group.
     """
     ready: int
-    """Batches that wait to be taken, made ahead of time by the thread; 0 without it."""
+    """Batches that the thread has prepared and the trainer has not taken; 0 without a thread."""
 
 
 class Tally:
-    """Running counts of a loader; adding a batch costs under two microseconds."""
+    """Running counts for `LoaderStats`; counting a batch takes under two microseconds."""
 
     __slots__ = ("_batches", "_first", "_samples", "_tokens", "_waited")
 
@@ -50,7 +51,10 @@ class Tally:
         self._batches = self._samples = self._tokens = 0
 
     def count(self, batch: Any, rows: int, filling: int, waited: float, *, first: bool) -> None:
-        """Add a batch of `rows`, `filling` of which only fill it, after a wait of `waited` s."""
+        """Count a batch of `rows` rows, `filling` of them padding rows, that took `waited` seconds.
+
+        `first`: it is the first batch of its pass.
+        """
         real = rows - filling
         self._waited += waited
         if first:
@@ -65,7 +69,7 @@ class Tally:
                 self._tokens += count if real == rows else count // rows * real
 
     def stats(self, *, ready: int) -> LoaderStats:
-        """Return the counts; `ready` batches wait to be taken."""
+        """Return the counts, with `ready` as given."""
         return LoaderStats(
             waited_s=self._waited, first_batch_s=self._first, batches=self._batches,
             samples=self._samples, tokens=self._tokens, ready=ready,
@@ -73,9 +77,9 @@ class Tally:
 
 
 def rows_of(batch: Any) -> tuple[int, int]:
-    """Return the rows of a batch of any type, and how many of them only fill it.
+    """Return the number of rows in a batch of any type, and how many of them are padding rows.
 
-    Rows are counted in the first tensor; 0 if there is none.
+    Rows are counted in the first tensor with an axis; without such a tensor there are 0.
 
     >>> rows_of({"x": torch.zeros(3, 2), "sample_mask": torch.tensor([True, True, False])})
     (3, 1)

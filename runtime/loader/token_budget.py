@@ -1,17 +1,17 @@
-"""`TokenBudgetSampler`: batches of as many tokens as fit, rather than of a number of rows.
+"""`TokenBudgetSampler`: batches of as many tokens as fit, rather than of a fixed number of rows.
 
-Every step holds rows of like length (see runtime/order/buckets.py), as many as keep rows x the
-longest of them within `max_tokens` on each rank. So memory is bounded by the tokens, and not by the
-longest sample times a batch size that was chosen for it.
+Every step holds rows of similar length (see runtime/order/buckets.py): as many as keep the number
+of rows times the longest row within `max_tokens` on each rank. So the budget bounds memory, however
+long the longest sample is.
 
-An epoch is still one sequence, a function of (seed, epoch, lengths, budget): global step `g` is cut
-from it, all ranks have equally many rows in it, `Loader` counts in it and resumes at any step. With
-the same `max_tokens` x dp_size the steps are the same on every number of ranks that divides
-`rows_multiple`. What is left at the end of an epoch when the rows no longer divide by
-`rows_multiple` is a random few samples, which make the last step or are dropped.
+An epoch is one sequence, a function of (seed, epoch, lengths, budget), which is cut into global
+steps. All ranks have equally many rows in a step, and `Loader` resumes at any step. With the same
+`max_tokens` x dp_size the steps are the same on every number of ranks that divides `rows_multiple`.
+The remainder of the samples divided by `rows_multiple` makes a last step or is dropped: the last
+samples of `order`, random ones if it is a shuffle.
 
-The number of steps is known only when the lengths of an epoch have been looked at: `len` costs 0.2
-microseconds a sample, once an epoch. Serving looks at one pool of samples at a time.
+The number of steps depends on the lengths of the whole epoch: `len` costs 0.2 microseconds a
+sample, once an epoch. Serving needs one pool of samples at a time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["TokenBudgetSampler"]
 
 
 class _Pool(NamedTuple):
-    """The steps of one pool: samples in the order they are served in, and where steps stop."""
+    """The steps of one pool: its samples as served, and the stop and digest of each step."""
 
     samples: Positions
     stops: Positions
@@ -48,19 +48,22 @@ class TokenBudgetSampler(StepSampler):
     """Batch sampler of one rank whose steps have different numbers of rows.
 
     Arguments:
-        lengths: of every sample, in tokens.
-        max_tokens: the most ids of a batch of one rank, padding included.
-        order: of the samples before they are sorted in pools; a full shuffle, usually.
-        content_id, seed, purpose: those of `order`; they key the order of the steps in a pool.
-        max_rows: the most rows of a batch of one rank, however short they are.
-        rows_multiple: rows of a global step are a multiple of it. None: `dp_size`.
-        pool: samples that are sorted together, rounded up to a multiple of `rows_multiple`.
-        end: of the last samples, fewer than `rows_multiple`: see `GlobalBatchSampler`.
-        content: the content ids that the digests are seeded with.
-        tagged: the sample ids of a step have the epoch with them: see `GlobalBatchSampler`.
+        lengths: the length of every sample, in tokens.
+        max_tokens: the largest number of ids in a batch of one rank, padding included.
+        order: the order of the samples before they are sorted in pools; a full shuffle, usually.
+        content_id, seed, purpose: those of `order`; they key the permutation of the steps in a
+            pool.
+        max_rows: the largest number of rows in a batch of one rank, however short they are.
+        rows_multiple: the number of rows in a global step is a multiple of it. None: `dp_size`.
+        pool: the number of samples that are sorted together, rounded up to a multiple of
+            `rows_multiple`.
+        end: decides about the last samples, fewer than `rows_multiple`: see `GlobalBatchSampler`.
+        content: the content ids that seed the digests.
+        tagged: True if the sample ids of a step contain the epoch: see `GlobalBatchSampler`.
 
-    Raises `UsageError` for arguments that cannot be met, and when it meets them, `InputError` that
-    names a sample of which `rows_multiple` are over the budget of all ranks.
+    Raises `UsageError` for arguments that contradict one another. Serving raises `InputError`,
+    which names the sample, if `rows_multiple` rows as long as a sample exceed the budget of all
+    ranks.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class TokenBudgetSampler(StepSampler):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return what decides the steps besides the order of the samples: JSON values."""
+        """Return the options that decide the steps, apart from `order`, as JSON values."""
         return {
             "global_tokens": self.max_tokens * self.dp_size, "pool": self.pool,
             "global_rows": self.max_rows * self.dp_size, "rows_multiple": self.rows_multiple,
@@ -122,7 +125,7 @@ class TokenBudgetSampler(StepSampler):
         }  # fmt: skip
 
     def with_batch_size(self, batch_size: int) -> TokenBudgetSampler:
-        """Raise `UsageError`: the batches have as many rows as fit."""
+        """Raise `UsageError`: the budget decides the number of rows."""
         raise UsageError(
             "the steps hold as many rows as fit into max_tokens", where="batch_size",
             remedy="Make a loader with another max_tokens.",
@@ -130,11 +133,11 @@ class TokenBudgetSampler(StepSampler):
 
     @property
     def batch_size(self) -> int:
-        """Return the most rows of a step of one rank."""
+        """Return the largest number of rows in a step of one rank."""
         return self.max_rows
 
     def __len__(self) -> int:
-        """Return the steps of the current epoch, the same on every rank; epochs differ."""
+        """Return the number of steps in the current epoch; it differs between epochs, not ranks."""
         if self._counted is None or self._counted[0] != self._epoch:
             pools = -(-self._arranged // self.pool)
             steps = sum(len(self._cut(number, self._epoch).stops) for number in range(pools))
@@ -142,13 +145,13 @@ class TokenBudgetSampler(StepSampler):
         return self._counted[1]
 
     def ended(self, start: int) -> bool:
-        """Return whether no step is left after `start` samples."""
+        """Return whether no step is left after the first `start` served samples of an epoch."""
         return start >= (self._arranged if self.end == "drop" else self.samples)
 
     def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
-        """Yield the steps of `epoch` after `start` samples; looks at one pool at a time.
+        """Yield the steps of `epoch` after its first `start` served samples, one pool at a time.
 
-        Raises `IncompatibleError` where no step begins at `start`.
+        Raises `IncompatibleError` if no step begins there.
         """
         if self._arranged < start < self.samples:
             raise _no_step(start)
@@ -173,7 +176,7 @@ class TokenBudgetSampler(StepSampler):
 
     @property
     def _arranged(self) -> int:
-        """Return the samples of an epoch that are sorted into steps."""
+        """Return the number of samples in an epoch that are sorted, all but the remainder."""
         return self.samples - self._rest
 
     def _cached(self, number: int, epoch: int) -> _Pool:
@@ -181,7 +184,7 @@ class TokenBudgetSampler(StepSampler):
         return found
 
     def _cut(self, number: int, epoch: int) -> _Pool:
-        """Sort a pool, cut it into steps, and permute those."""
+        """Return pool `number`: its samples sorted and cut into steps, and the steps permuted."""
         places = np.arange(number * self.pool, min((number + 1) * self.pool, self._arranged))
         samples = self.order.samples(places, self.samples, epoch)
         lengths = self.lengths.of(samples)
@@ -202,13 +205,13 @@ class TokenBudgetSampler(StepSampler):
         return _Pool(samples, stops, digests)
 
     def _bounds(self, samples: Positions, lengths: Positions) -> Positions:
-        """Return the bounds of steps of samples in increasing length, each as long as can be."""
+        """Return the bounds of the steps, each of as many samples as fit; `lengths` increase."""
         m, budget = self.rows_multiple, self.max_tokens * self.dp_size
         most = self.max_rows * self.dp_size // m
         longest = lengths[m - 1 :: m]  # of each unit of m rows
         bounds, unit = [0], 0
         while unit < len(longest):
-            room = min(most, budget // max(1, m * int(longest[unit])))  # or fewer, as they grow
+            room = min(most, budget // max(1, m * int(longest[unit])))  # at most: they get longer
             if room == 0:
                 raise self._over(int(samples[unit * m + m - 1]), int(longest[unit]))
             some = longest[unit : unit + room]
@@ -218,7 +221,7 @@ class TokenBudgetSampler(StepSampler):
         return np.array(bounds, np.int64)
 
     def _last(self, epoch: int) -> Step:
-        """Return the step of the remainder, in the sequence of the order."""
+        """Return the step of the remainder, whose samples come as in `order`."""
         places = np.arange(self._arranged, self.samples)
         samples = self.order.samples(places, self.samples, epoch)
         lengths = self.lengths.of(samples)

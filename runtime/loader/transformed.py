@@ -1,9 +1,9 @@
-"""`TransformedDataset`: a transform of whole batches, seeded for each sample.
+"""`TransformedDataset`: a transform of whole batches with random seeds for each sample.
 
-The transform gets the batch of another dataset and a seed for each of its rows, a hash of (seed,
-epoch, sample). What it draws from these depends on nothing else: not on the batch size, ranks,
-worker processes or a resume, and rows with equal content draw apart. The epoch comes with the
-indices (runtime/order/epoch_tag.py); where a stock DataLoader has none there, `set_epoch` says it.
+The transform receives the batch of another dataset and a seed for each of its rows: a hash of
+(seed, epoch, sample). So its random numbers do not depend on the batch size, ranks, worker
+processes or resuming, and rows with equal content get different ones. A `Loader` puts the epoch
+into the indices (runtime/order/epoch_tag.py); with a stock DataLoader, `set_epoch` sets it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = ["TransformedDataset"]
 
 
 class TransformedDataset(BatchDataset):
-    """The batches of `dataset` after `transform(batch, seeds)`, which returns the batch.
+    """Dataset of the batches that `transform(batch, seeds)` returns for the batches of `dataset`.
 
-    `seeds` is uint64 [rows], different for each sample, epoch and `seed`. The tensors of the batch
-    are its own: they may be written to. Worker processes need a `transform` that can be
-    pickled. All other attributes are those of `dataset`.
+    `seeds` is uint64 [rows], different for each sample, epoch and `seed`. The transform may write
+    to the tensors of the batch. Worker processes need a `transform` that can be pickled. Other
+    attributes are those of `dataset`.
 
-    `set_epoch` is for loaders that do not name the epoch in every index, as a stock DataLoader:
-    call it before each pass. Worker processes that stay alive see it too.
+    A stock DataLoader puts no epoch into the indices: call `set_epoch` before each pass. Worker
+    processes that stay alive see the call, too.
 
         >>> def drop(batch, seeds):                                          # doctest: +SKIP
         ...     for ids, seed in zip(batch["input_ids"], seeds.tolist()):
@@ -55,7 +55,7 @@ class TransformedDataset(BatchDataset):
                 f"a {type(dataset).__name__} has no {name}; it must be a dataset of this package",
             )  # fmt: skip
         require(callable(transform), "transform", f"must be callable, got {transform!r}")
-        if callable(getattr(transform, "hide", None)):  # it makes batches of single samples
+        if callable(getattr(transform, "hide", None)):  # it is a collate function
             name = type(transform).__name__
             raise UsageError(
                 f"is a {name}, which is a collate function and not one of a batch and seeds",
@@ -66,7 +66,7 @@ class TransformedDataset(BatchDataset):
         self.transform = transform
         self.seed = require_seed(seed)
         self._epoch = shared(torch.zeros((), dtype=torch.int64))
-        self._key = (-1, 0)  # an epoch, and what its seeds are made from
+        self._key = (-1, 0)  # an epoch, and the key of its seeds
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -75,27 +75,27 @@ class TransformedDataset(BatchDataset):
         return f"<dataprep.TransformedDataset {name_of(self.transform)} of {self.dataset!r}>"
 
     def __getattr__(self, name: str) -> Any:
-        """Return other attributes of the dataset: its split, spans, fields."""
+        """Return an attribute of the inner dataset, such as split, spans or fields."""
         if name.startswith("_") or name == "dataset":
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Share the epoch again after a pickle that torch did not send to a worker."""
+        """Restore the attributes, and put the epoch back into shared memory."""
         vars(self).update(state)
         self._epoch = shared(self._epoch)
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return that of the dataset, with the transform."""
+        """Return the definition of the inner dataset, with the fields of the transform."""
         return {**self.dataset.definition, **self.transformation}
 
     @property
     def transformation(self) -> dict[str, Any]:
-        """Return the fields of the transform in a state: its name, the seed, its options.
+        """Return the fields of a state that identify the transform: its name, seed and options.
 
-        The options are the `definition` of the object that it is a method of, as a `MaskedLM` has
-        one. Without that another function of the same name is taken for the same.
+        The options are the `definition` of the transform or of the object whose method it is, such
+        as a `MaskedLM`. A transform without one is identified by its name alone.
         """
         found = {"transform": name_of(self.transform), "transform_seed": self.seed}
         inner = inner_function(self.transform)
@@ -110,7 +110,7 @@ class TransformedDataset(BatchDataset):
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` that of indices that name none; a loader of dataprep names it in each."""
+        """Set the epoch of indices without one; a `Loader` puts the epoch into all indices."""
         number = whole_number("epoch", epoch)
         require(number <= MAX_EPOCH, "epoch", f"must be in 0 .. {MAX_EPOCH:,}, got {epoch:,}")
         self._epoch.fill_(number)
@@ -118,7 +118,7 @@ class TransformedDataset(BatchDataset):
             self.dataset.set_epoch(number)  # type: ignore[attr-defined]
 
     def snapshot(self) -> TransformedDataset:
-        """Return the dataset as it is now: what is changed later is not seen."""
+        """Return a copy of the dataset that later changes do not affect."""
         found = object.__new__(TransformedDataset)
         found.__dict__.update(self.__dict__)
         found._epoch = self._epoch.clone()
@@ -128,12 +128,14 @@ class TransformedDataset(BatchDataset):
         return found
 
     def batch(self, indices: Indices) -> Batch:
-        """Return the batch of these samples, transformed."""
+        """Return the transformed batch of the samples `indices`."""
         numbers = sample_numbers(indices, len(self))
-        return self.transform(self.dataset.batch(self._asked(numbers)), self._seeds(numbers))
+        return self.transform(
+            self.dataset.batch(self._inner_indices(numbers)), self._seeds(numbers)
+        )
 
     def in_turn(self, asked: Iterator[Ints]) -> Iterator[Batch]:
-        """Yield what `batch` returns for each of `asked`; the dataset may look ahead."""
+        """Yield `batch(indices)` for each item of `asked`; the inner dataset may read it ahead."""
         many = getattr(self.dataset, "in_turn", None)
         if many is None:
             yield from map(self.batch, asked)
@@ -143,7 +145,7 @@ class TransformedDataset(BatchDataset):
         def plain() -> Iterator[Ints]:
             for numbers in asked:
                 waiting.append(numbers)
-                yield self._asked(numbers)
+                yield self._inner_indices(numbers)
 
         def changed(batch: Batch) -> Batch:
             return self.transform(batch, self._seeds(waiting.popleft()))
@@ -154,8 +156,8 @@ class TransformedDataset(BatchDataset):
     def _inner_varies(self) -> bool:
         return getattr(self.dataset, "varies_by_epoch", False)
 
-    def _asked(self, numbers: Ints) -> Ints:
-        """Return the indices for the dataset, without epochs if it does not vary by epoch."""
+    def _inner_indices(self, numbers: Ints) -> Ints:
+        """Return the indices for the inner dataset, without epochs if it does not vary by epoch."""
         return numbers if self._inner_varies else epochs_of(numbers, 0)[0]
 
     def _seeds(self, numbers: Ints) -> Seeds:

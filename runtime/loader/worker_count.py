@@ -1,12 +1,12 @@
 """Advice on the number of worker processes of a loader.
 
-Sending a batch from another process costs about 2 ms per 10 MB, and a process of Python with torch
-some 200 MB. So the right number is 0 if making a batch is cheaper than a training step, which one
-thread then hides. Worker processes pay for samples that are computed in Python or by
-libraries that hold the interpreter: decoding images, augmentation, tokenizing as one goes.
+A process of Python with torch takes some 200 MB of memory, and sending a batch from it some 2 ms
+per 10 MB. So 0 workers is right if making a batch is cheaper than a training step: one thread then
+hides it. Worker processes pay off for samples that are computed in Python, or by libraries that
+hold the GIL: image decoding, augmentation, tokenizing on the fly.
 
-The counts are rules of thumb of PyTorch's tuning guide (about the processors there are) with one
-processor left for the trainer; `measured_workers` replaces them by a measurement.
+The counts follow PyTorch's tuning guide (about as many workers as processors), with one processor
+left for the trainer; `measured_workers` computes a number from measurements instead.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ __all__ = ["Advice", "Work", "measured_workers", "processors", "suggest_workers"
 
 Work = Literal["light", "heavy"]
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
-_MOST = 16  # more only wait for one another's memory
+_MOST = 16  # more than that compete for memory bandwidth
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advice:
-    """A number of workers for each training process, and why."""
+    """A number of workers for each training process, and the reason for it."""
 
     workers: int
     reason: str
 
 
 def processors() -> int:
-    """Return the processors that this process may use, by affinity and container quota.
+    """Return the number of processors that this process may use, by affinity and container quota.
 
-    `os.cpu_count` would count those of the whole machine.
+    `os.cpu_count` counts those of the whole machine.
     """
     try:
         allowed = len(os.sched_getaffinity(0))
@@ -60,14 +60,15 @@ def suggest_workers(
     accelerators: int | None = None,
     processes: int | None = None,
 ) -> Advice:
-    """Return the number of workers for each of the training `processes` of this machine.
+    """Return the advised number of workers for each of the training `processes` of this machine.
 
     Arguments:
-        work: ``"light"`` where samples are ready (token shards, tensors, tokenized rows);
-            ``"heavy"`` where Python computes them (images decoded, text tokenized on the fly).
-        cpus: processors to share; None: `processors()`.
-        accelerators: devices that train; None: those torch sees.
-        processes: training processes on this machine; None: one an accelerator, at least one.
+        work: ``"light"`` if samples are ready (token shards, tensors, tokenized rows); ``"heavy"``
+            if Python computes them (image decoding, tokenizing on the fly).
+        cpus: the processors to share; None: `processors()`.
+        accelerators: the training devices; None: those that torch finds.
+        processes: the training processes on this machine; None: one for each accelerator, at least
+            one.
 
     Raises `UsageError` for numbers that make no sense. Costs some microseconds.
 
@@ -93,11 +94,12 @@ def suggest_workers(
 
 
 def measured_workers(batch_s: float, step_s: float, *, cpus: int | None = None) -> Advice:
-    """Return the fewest workers that make batches as fast as a trainer takes them.
+    """Return the smallest number of workers that make batches as fast as a trainer takes them.
 
-    `batch_s` are the seconds that making one batch takes in one process (`profile_collator` or
-    `profile_loader` say), `step_s` those of a training step. One worker more than the quotient, as
-    batches are not equally long. No more than the processors but one; warns where that is too few.
+    `batch_s` is the time in seconds to make one batch in one process (as `profile_collator` and
+    `profile_loader` measure it), `step_s` that of a training step. The number is their quotient and
+    one more, as batches differ in cost, but at most the number of processors less one; warns if
+    that is too few.
 
     >>> measured_workers(0.040, 0.010, cpus=8).workers
     5

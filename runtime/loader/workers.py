@@ -1,20 +1,20 @@
-"""Worker processes of a loader: their end, their errors, shared memory, what can be sent to them.
+"""Worker processes of a loader: how they end, how they report errors, and what they can receive.
 
-A worker ends with the process that it works for, even if that was killed. torch's workers check
-every few seconds whether their parent has changed. Under ``"forkserver"`` the parent is a server
-that stays, and workers of a killed trainer would wait for ever, with their memory and their pipes.
+A worker ends with the trainer, even if the trainer is killed. torch's workers check every few
+seconds whether their parent has changed. Under ``"forkserver"`` the parent is a server that
+survives, and workers of a killed trainer would wait for ever, with their memory and their pipes.
 
-A worker sends an error itself in place of a batch. torch sends the text of an error, from which it
-makes one of the same type, without code, place and remedy.
+A worker sends the error object in place of a batch. torch would send only its text, from which it
+makes an error of the same type, without code, `where` and remedy.
 
-Errors of the thread that sends batches, such as full shared memory, are sent in the same way:
-Python prints these and drops the batch, for which the trainer would wait for ever. Other queues
-stay as they are. The thread that hands out the files of tensors cannot send its errors: without a
-free descriptor it retries for ever, so the worker ends with the number of that error as its status.
+Errors in the thread that sends batches, such as full shared memory, are sent in the same way:
+Python would print them and drop the batch, and the trainer would wait for it for ever. The thread
+that serves the file descriptors of tensors cannot send its errors: without a free descriptor it
+retries for ever, so the worker exits with the number of the error as its status.
 
-`require_picklable` tests early whether a worker can get an object. Started by ``"spawn"`` or
-``"forkserver"``, it gets the dataset and the collate function pickled; if that fails, torch fails
-in the middle of the first epoch with a traceback of its own objects.
+`require_picklable` checks early whether a worker can receive an object. Under ``"spawn"`` and
+``"forkserver"`` the dataset and the collate function are pickled; if that fails, torch fails in the
+middle of the first epoch with a traceback of its own objects.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from ..sample_numbers import Indices
 from ..types import Batch
 from .machine_errors import machine_error, raise_named
 
-__all__ = ["begin_work", "raising", "require_picklable", "shared", "telling"]
+__all__ = ["begin_work", "raising_errors", "require_picklable", "shared", "yielding_errors"]
 
 _NONE: Any = object()
-_OF_THE_MACHINE = (RuntimeError, OSError, MemoryError)
+_MACHINE_ERRORS = (RuntimeError, OSError, MemoryError)
 
 
 def begin_work(worker: int) -> None:
@@ -58,29 +58,29 @@ def begin_work(worker: int) -> None:
         ).start()
     sys.excepthook = partial(_end_without_files, sys.excepthook)
     process: Any = multiprocessing.current_process()
-    for queue in getattr(process, "_args", ()):  # of torch's loop: those of this loader alone
+    for queue in getattr(process, "_args", ()):  # the queues of this loader
         if isinstance(queue, Queue):
             queue._on_queue_feeder_error = partial(_send_error, queue)  # type: ignore[attr-defined]
     info = get_worker_info()
     if info is not None:
-        dataset: Any = info.dataset  # this process's own
+        dataset: Any = info.dataset  # the copy in this process
         if hasattr(dataset, "batch"):
-            dataset.__getitems__ = _telling(dataset.batch)
+            dataset.__getitems__ = _returning_errors(dataset.batch)
         else:  # an iterable of this package
-            dataset.tells = True
+            dataset.yields_errors = True
 
 
 def shared(tensor: torch.Tensor) -> torch.Tensor:
-    """Return `tensor` in memory that worker processes share, if the system has such memory."""
-    with suppress(RuntimeError):  # without workers it need not be
+    """Return `tensor`, moved to memory that processes share if the system has such memory."""
+    with suppress(RuntimeError):  # it is needed for worker processes only
         tensor.share_memory_()  # type: ignore[no-untyped-call]
     return tensor
 
 
-def telling(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield `batches` and, last, the error that ends them: of a stream, in a worker.
+def yielding_errors(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield `batches` and, last, the error that ends them, if any: for the workers of a stream.
 
-    >>> list(telling(iter([1, 2])))
+    >>> list(yielding_errors(iter([1, 2])))
     [1, 2]
     """
     try:
@@ -89,33 +89,33 @@ def telling(batches: Iterator[Any]) -> Iterator[Any]:
             del batch
     except DataprepError as error:
         yield error
-    except _OF_THE_MACHINE as error:
-        yield _told(error)
+    except _MACHINE_ERRORS as error:
+        yield _as_machine_error(error)
 
 
-def raising(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield `batches`; raise an error among them: in the process that receives them.
+def raising_errors(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield `batches` of worker processes; raise an error that was sent in place of a batch.
 
-    Also what the machine does to the workers or to this process, as `machine_error` names it.
+    Errors of the machine are raised as the `StorageError` of `machine_error`.
     """
     while True:
         try:
             batch = next(batches, _NONE)
-        except _OF_THE_MACHINE as error:
+        except _MACHINE_ERRORS as error:
             raise_named(error)
         if batch is _NONE:
             return
         if isinstance(batch, DataprepError):
             raise batch
         yield batch
-        del batch  # its memory is the next one's
+        del batch  # its memory is used for the next one
 
 
 def _send_error(queue: Any, error: Exception, sent: Any) -> None:
-    """Send an error in place of the batch that could not be sent: `sent` is its number and itself.
+    """Send `error` in place of a batch that could not be sent; `sent` is its number and the batch.
 
-    Called in the thread of the queue that sends. The error goes before what is waiting there:
-    behind the message that ends a stream, nothing is received any more.
+    Called in the thread of `queue` that sends. The error is put before all waiting messages: after
+    the message that ends a stream, the trainer receives nothing.
     """
     if not isinstance(sent, tuple):  # the pipe itself failed
         traceback.print_exception(error)
@@ -127,14 +127,14 @@ def _send_error(queue: Any, error: Exception, sent: Any) -> None:
             where="a batch", remedy="Use num_workers=0, or have it hold what can be pickled.",
         )  # fmt: skip
     named.__cause__ = error
-    queue._sem.acquire()  # as `put` does; the thread has released it for what it could not send
+    queue._sem.acquire()  # as `put` does: the thread has released it for the batch that failed
     queue._buffer.appendleft((sent[0], named))
 
 
 def _end_without_files(before: Any, kind: Any, error: BaseException, trace: Any) -> None:
-    """End this process where a thread can open no more files, else call the hook `before`.
+    """Exit if the resource sharer's thread can open no more files; else call the hook `before`.
 
-    The thread of multiprocessing's resource_sharer calls the hook for what its `accept` raises.
+    An excepthook: the thread of multiprocessing's resource_sharer calls it if its `accept` fails.
     """
     sharer: Any = resource_sharer._resource_sharer  # type: ignore[attr-defined]
     here = threading.current_thread() is sharer._thread
@@ -144,26 +144,29 @@ def _end_without_files(before: Any, kind: Any, error: BaseException, trace: Any)
 
 
 def _end_after(sentinel: int) -> None:
+    """Exit when the process of `sentinel`, the parent, has ended."""
     wait([sentinel])
     os._exit(1)  # no process is left to report to
 
 
-def _telling(make: Callable[[Indices], Batch]) -> Callable[[Indices], Batch | DataprepError]:
-    """Return `make` as a function that returns an error in place of the batch."""
+def _returning_errors(
+    make: Callable[[Indices], Batch],
+) -> Callable[[Indices], Batch | DataprepError]:
+    """Return a function that calls `make` and returns an error in place of raising it."""
 
     def made(indices: Indices) -> Batch | DataprepError:
         try:
             return make(indices)
         except DataprepError as error:
             return error
-        except _OF_THE_MACHINE as error:
-            return _told(error)
+        except _MACHINE_ERRORS as error:
+            return _as_machine_error(error)
 
     return made
 
 
-def _told(error: Exception) -> DataprepError:
-    """Return the `machine_error` of a worker; raise `error` if there is none."""
+def _as_machine_error(error: Exception) -> DataprepError:
+    """Return the `machine_error` of `error`, which becomes its cause; raise `error` without one."""
     named = machine_error(error)
     if named is None:
         raise error
@@ -171,15 +174,15 @@ def _told(error: Exception) -> DataprepError:
     return named
 
 
-_ENOUGH = 64 << 20  # bytes of a dataset that are pickled to see that it can be
+_ENOUGH = 64 << 20  # bytes of an object that are pickled for the check
 
 
 class _EnoughError(Exception):
-    """Raised to stop pickling once enough of an object was pickled."""
+    """Exception that stops pickling once enough bytes were written."""
 
 
-class _Nowhere:
-    """A file that only counts what is written."""
+class _CountingSink:
+    """A file for writing that counts bytes and stores nothing; stops the writer after `_ENOUGH`."""
 
     def __init__(self) -> None:
         self.written = 0
@@ -193,17 +196,17 @@ class _Nowhere:
 
 
 def require_picklable(where: str, value: Any, start_method: str) -> None:
-    """Raise `UsageError` about the argument `where` if a worker could not be given `value`.
+    """Raise `UsageError` about the argument `where` if `value` cannot be sent to a worker.
 
-    Under ``"fork"`` nothing is pickled, and nothing is tried. Otherwise costs the pickling of the
-    first 64 MiB.
+    Under ``"fork"`` nothing is pickled, and nothing is checked. Otherwise the first 64 MiB of the
+    value are pickled.
 
     >>> require_picklable("collate_fn", print, "spawn")
     """
     if start_method == "fork":
         return
     try:
-        pickle.Pickler(_Nowhere(), pickle.HIGHEST_PROTOCOL).dump(value)
+        pickle.Pickler(_CountingSink(), pickle.HIGHEST_PROTOCOL).dump(value)
     except _EnoughError:
         return
     except Exception as error:

@@ -1,1 +1,1 @@
-"""Mixtures: one order over several datasets, in exact proportions."""
+"""Mixtures: one order over several datasets, in proportion to their weights."""

@@ -1,11 +1,12 @@
-"""Several datasets served as one: a batch asks each source once and keeps the order of its rows.
+"""`MixtureDataset`: several datasets served as one, in any order of rows.
 
-Tensors with an axis of rows are scattered, one memory copy each; tensors over all rows laid end to
-end (`cu_seqlens`, `max_seqlen`) are computed from those of the sources. Sources that do not fit
-together are an error that names them and the difference.
+A batch is made of one batch from each source that has rows in it. Tensors with an axis of rows are
+copied into place; tensors over all rows laid end to end (`cu_seqlens`, `max_seqlen`) are computed
+from those of the sources. Sources whose batches do not match cause an error that names them and the
+difference.
 
-Costs one more memory copy of the batch than its sources, if it has rows of more than one, and about
-30 microseconds for each source in it. The order of the rows is runtime/mixture/order.py.
+A batch with rows of several sources costs one more memory copy than the batches of its sources, and
+about 30 microseconds for each. The order of the rows comes from runtime/mixture/order.py.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from dataprep.formats.read.dataset import Split
 
 from ..sample_numbers import PADDING, Indices, Ints, check_samples, sample_numbers
 from ..types import IGNORED_LABEL, Batch, BatchDataset, SampleDataset
-from .order import By, Source, WeightedSources
+from .order import By, WeightedSource, WeightedSources
 from .schedule import MAX_PERIOD, TOLERANCE, Weight
 
-__all__ = ["Filling", "MixedDataset", "MixtureDataset", "Part", "check_fit", "merge"]
+__all__ = ["MixedDataset", "MixtureDataset", "SourcePadding", "SourceRows", "check_fit", "merge"]
 
 _FIRST = np.zeros(1, np.int64)
 
@@ -35,29 +36,29 @@ _FIRST = np.zeros(1, np.int64)
 class MixedDataset(SampleDataset, Protocol):
     """Interface of the datasets of a mixture: samples of one split.
 
-    A dataset whose rows are padded has a `padding` (runtime/padding.py) and a `pad_id`.
+    A dataset that pads its rows also has `padding` (runtime/padding.py) and `pad_id`.
     """
 
     split: Split
 
     def covering(self, start: int, stop: int) -> Ints:
-        """Return the samples that touch a token of `start` to `stop`, int64, increasing."""
+        """Return the samples with a token in `start` to `stop` of the split: int64, increasing."""
         ...
 
 
 class MixtureDataset(BatchDataset):
-    """The samples of several datasets, by name, numbered one after the other.
+    """Dataset of the samples of several datasets, given by name and numbered consecutively.
 
-    `source_ids` adds a tensor `source` to every batch, int64 [rows]: the number of the dataset that
-    each row is from, -1 for `PADDING`. Everything else is what the datasets give, whose batches
-    must have the same tensors and row shapes. Rows that each source pads to its longest are padded
-    on, to the longest of all, each with the pad of its source and on the side that it pads.
-    Document ids stay those of each split.
+    With `source_ids`, every batch has a tensor `source`, int64 [rows]: the number of the dataset of
+    each row, -1 for `PADDING`. The other tensors are those of the datasets, whose batches must have
+    the same tensors and row shapes. If each source pads its rows to its longest, they are padded
+    further to the longest of all, with the pad id of the source and on the side that it pads.
+    Document ids remain those of each split.
 
-    Reads one row of each source. Raises `UsageError` (E_MIXTURE) where they do not fit together,
-    and `IncompatibleError` (E_TOKENIZER) where their tokenizers differ, or whether EOS and BOS were
-    added and special text was parsed, unless `mixed_tokenizers`: the same ids would mean different
-    texts, and documents would end differently. Pickles as its datasets.
+    Reads one row of each source. Raises `UsageError` (E_MIXTURE) if the batches do not match.
+    Unless `mixed_tokenizers`, raises `IncompatibleError` (E_TOKENIZER) if the tokenizers differ, or
+    the options for EOS, BOS and special text: the same ids would mean different texts, and
+    documents would end differently. Pickles as its datasets.
 
         >>> both = MixtureDataset({"prose": prose, "code": code})            # doctest: +SKIP
         >>> order = both.mixture({"prose": 0.7, "code": 0.3}).order(seed=0)  # doctest: +SKIP
@@ -79,7 +80,7 @@ class MixtureDataset(BatchDataset):
         self._names = tuple(sources)
         if not mixed_tokenizers:
             _check_tokenizers(self.sources)
-        self._fillings = tuple(map(_filling, self._datasets))
+        self._paddings = tuple(map(_padding_of, self._datasets))
         check_fit([self._part(which, _FIRST, _FIRST) for which in range(len(sources))])
 
     def __len__(self) -> int:
@@ -95,7 +96,7 @@ class MixtureDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return what decides what sample `i` is, builds included: JSON values."""
+        """Return contents, sizes and row options, which decide what a sample is, as JSON values."""
         return {
             "kind": "mixture", "content": [d.split.content_id for d in self._datasets],
             "samples": [len(d) for d in self._datasets],
@@ -111,7 +112,11 @@ class MixtureDataset(BatchDataset):
         max_period: int = MAX_PERIOD,
         tolerance: float = TOLERANCE,
     ) -> WeightedSources:
-        """Return these sources with a weight for each, by name."""
+        """Return the sources with their `weights`; for the other arguments see `WeightedSources`.
+
+        `weights` and `tokens_per_sample` have a value for each source, by name. Raises `UsageError`
+        (E_WEIGHTS) if names are missing or unknown.
+        """
         means = tokens_per_sample or {}
         for where, names in (("weights", set(weights)), ("tokens_per_sample", set(means))):
             odd = names ^ set(self._names) if names or where == "weights" else set()
@@ -121,7 +126,7 @@ class MixtureDataset(BatchDataset):
                     f"{', '.join(self._names)}", where=where, code="E_WEIGHTS",
                 )  # fmt: skip
         sources = [
-            Source(
+            WeightedSource(
                 name=name, content_id=dataset.split.content_id, samples=len(dataset),
                 weight=weights[name], tokens_per_sample=means.get(name),
             )
@@ -130,10 +135,10 @@ class MixtureDataset(BatchDataset):
         return WeightedSources(sources, by=by, max_period=max_period, tolerance=tolerance)
 
     def by_source(self, samples: Ints) -> Iterator[tuple[int, Ints, Ints]]:
-        """Yield the number of a source, the rows of `samples` that are its, their numbers in it.
+        """Yield for each source: its number, its rows in `samples`, its own numbers of the samples.
 
-        `PADDING` is passed to the first source. Raises `IndexError` for other numbers outside
-        0 .. len - 1.
+        `PADDING` counts as a sample of the first source. Raises `IndexError` for other numbers
+        outside 0 .. len - 1.
         """
         check_samples(samples[samples != PADDING], len(self))
         source = np.maximum(np.searchsorted(self.base, samples, "right") - 1, 0)
@@ -143,9 +148,9 @@ class MixtureDataset(BatchDataset):
             yield which, rows, np.where(own == PADDING, PADDING, own - self.base[which])
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return starts and stops of what reading `samples` touches, in tokens of all `splits`.
+        """Return starts and stops of the tokens that reading `samples` touches.
 
-        The tokens of the splits are numbered one after the other too.
+        The tokens of all `splits` are numbered consecutively.
         """
         tokens = self._token_base()
         found = [np.empty((2, 0), np.int64)]
@@ -153,16 +158,16 @@ class MixtureDataset(BatchDataset):
             try:
                 spans = np.stack(self._datasets[which].spans(own))
             except DataprepError as error:
-                self._name(error, which)
+                self._add_name(error, which)
                 raise
             found.append(spans + tokens[which])
         starts, stops = np.concatenate(found, axis=1)
         return starts, stops
 
     def covering(self, start: int, stop: int) -> Ints:
-        """Return the samples that touch a token of `start` to `stop`, numbered as in `spans`.
+        """Return the samples with a token in `start` to `stop`, numbered as in `spans`.
 
-        int64, increasing. Costs what `covering` of the sources costs that have these tokens.
+        int64, increasing. Costs as much as `covering` of the sources that have these tokens.
         """
         tokens = self._token_base()
         first, last = np.searchsorted(tokens, start, "right") - 1, np.searchsorted(tokens, stop)
@@ -173,17 +178,17 @@ class MixtureDataset(BatchDataset):
             try:
                 own = part.covering(low - int(tokens[which]), high - int(tokens[which]))
             except DataprepError as error:
-                self._name(error, which)
+                self._add_name(error, which)
                 raise
             found.append(own + self.base[which])
         return np.concatenate(found)
 
     def _token_base(self) -> Ints:
-        """Return where the tokens of each split begin in the numbers of `spans`, and the end."""
+        """Return the first token of each split in the numbering of `spans`, and the end."""
         return np.cumsum([0, *(split.tokens for split in self.splits)], dtype=np.int64)
 
     def batch(self, indices: Indices) -> Batch:
-        """Return the samples at `indices`, row by row in that order; each tensor its own memory.
+        """Return a batch of the samples `indices`, in that order; each tensor has its own memory.
 
         Raises `IndexError` for an index outside 0 .. len - 1.
         """
@@ -195,34 +200,34 @@ class MixtureDataset(BatchDataset):
             batch["source"] = torch.from_numpy(source)
         return batch
 
-    def _part(self, which: int, rows: Ints, own: Ints) -> Part:
-        """Return the batch of source `which` for its samples `own`, with their `rows`."""
+    def _part(self, which: int, rows: Ints, own: Ints) -> SourceRows:
+        """Return the samples `own` of source `which`, which are the rows `rows` of a batch."""
         try:
             batch = self._datasets[which].batch(own)
         except DataprepError as error:
-            self._name(error, which)
+            self._add_name(error, which)
             raise
-        return Part(self._names[which], rows, batch, self._fillings[which])
+        return SourceRows(self._names[which], rows, batch, self._paddings[which])
 
-    def _name(self, error: DataprepError, which: int) -> None:
-        """Add the name of source `which` to `error`: its path, as it was given if it was."""
+    def _add_name(self, error: DataprepError, which: int) -> None:
+        """Add the path of source `which` to `error`, spelled as the user gave it."""
         path, name = self._datasets[which].split.dataset.path, self._names[which]
         name_dataset(error, name if Path(name).absolute() == path else path)
 
 
-def _filling(dataset: MixedDataset) -> Filling | None:
-    """Return how rows are padded, if that depends on the batch."""
+def _padding_of(dataset: MixedDataset) -> SourcePadding | None:
+    """Return the padding of a dataset that pads rows to the longest of a batch, else None."""
     padding = getattr(dataset, "padding", None)
     if padding is None or padding.pad_to != "longest":
         return None
-    return Filling(getattr(dataset, "pad_id", 0), padding.side == "left")
+    return SourcePadding(getattr(dataset, "pad_id", 0), padding.side == "left")
 
 
 def _check_tokenizers(sources: Mapping[str, MixedDataset]) -> None:
-    """Raise `IncompatibleError` unless all ids are of one tokenizer, driven in one way.
+    """Raise `IncompatibleError` unless all sources have the same tokenizer and token options.
 
-    Conversations are compared with other conversations only: their template decides the places of
-    EOS, BOS and special text.
+    The options of conversations are compared with those of other conversations only, because a chat
+    template decides about EOS, BOS and special text.
     """
     firsts: dict[bool, str] = {}
     entries = {name: part.split.dataset.manifest.tokenizer for name, part in sources.items()}
@@ -234,17 +239,17 @@ def _check_tokenizers(sources: Mapping[str, MixedDataset]) -> None:
             )
         first = firsts.setdefault(sources[name].split.dataset.chat is None, name)
         for what, ours, theirs in zip(
-            _POLICY, _policy(entry), _policy(entries[first]), strict=True
+            _TOKEN_OPTIONS, _token_options(entry), _token_options(entries[first]), strict=True
         ):
             if ours != theirs:
                 raise _other_tokenizer(name, f"{what} {ours}", first, theirs)
 
 
-_POLICY = ("--eos", "--bos", "--special-text")
+_TOKEN_OPTIONS = ("--eos", "--bos", "--special-text")
 
 
-def _policy(entry: TokenizerEntry) -> tuple[str, str, str]:
-    """Return the tokenizer settings of a build, in the words of its options."""
+def _token_options(entry: TokenizerEntry) -> tuple[str, str, str]:
+    """Return the values of `_TOKEN_OPTIONS` in a build, as messages show them."""
     eos, bos = ("added" if added else "none" for added in (entry.add_eos, entry.add_bos))
     return eos, bos, entry.special_text
 
@@ -257,27 +262,28 @@ def _other_tokenizer(name: str, ours: str, first: str, theirs: str) -> Incompati
     )  # fmt: skip
 
 
-class Filling(NamedTuple):
-    """Padding of a source whose rows are padded to the longest of their batch."""
+class SourcePadding(NamedTuple):
+    """Padding of a source whose rows are padded to the longest of a batch."""
 
     pad_id: int
     left: bool
 
 
-class Part(NamedTuple):
-    """The rows of a batch that come from one source, and their batch.
+class SourceRows(NamedTuple):
+    """The rows of a batch that come from one source.
 
-    `filling` is None where its rows are equally long in all batches.
+    `batch` holds these rows, and `rows` their numbers in the whole batch. `padding` is None if the
+    rows of the source are equally long in all batches.
     """
 
     name: str
     rows: npt.NDArray[np.int64]
     batch: Batch
-    filling: Filling | None = None
+    padding: SourcePadding | None = None
 
 
-def merge(parts: Sequence[Part], rows: int) -> Batch:
-    """Return one batch of all rows of `parts`."""
+def merge(parts: Sequence[SourceRows], rows: int) -> Batch:
+    """Return one batch of `rows` rows from `parts`; raise `UsageError` if these do not match."""
     if len(parts) == 1:
         return parts[0].batch
     check_fit(parts)
@@ -287,7 +293,7 @@ def merge(parts: Sequence[Part], rows: int) -> Batch:
     }
 
 
-def _scatter(name: str, parts: Sequence[Part], rows: int) -> torch.Tensor:
+def _scatter(name: str, parts: Sequence[SourceRows], rows: int) -> torch.Tensor:
     first = parts[0].batch[name]
     shapes = [part.batch[name].shape[1:] for part in parts]
     shape = tuple(map(max, zip(*shapes, strict=True)))  # the longest of the sources
@@ -298,22 +304,23 @@ def _scatter(name: str, parts: Sequence[Part], rows: int) -> torch.Tensor:
     return out
 
 
-def _put(target: npt.NDArray[Any], name: str, part: Part) -> None:
-    """Put the rows of `part` into `target`, padded to its width if they are shorter."""
+def _put(target: npt.NDArray[Any], name: str, part: SourceRows) -> None:
+    """Write the rows of `part` into `target`, padded to its width if they are shorter."""
     values = part.batch[name].numpy()
-    if part.filling is None or values.shape[1:] == target.shape[1:]:
+    if part.padding is None or values.shape[1:] == target.shape[1:]:
         target[part.rows] = values
         return
     missing = [to - of for to, of in zip(target.shape[1:], values.shape[1:], strict=True)]
-    sides = [(more, 0) if part.filling.left else (0, more) for more in missing]
-    blank = _blank(name, part.filling.pad_id)
+    sides = [(more, 0) if part.padding.left else (0, more) for more in missing]
+    blank = _fill_value(name, part.padding.pad_id)
     target[part.rows] = np.pad(values, ((0, 0), *sides), constant_values=blank)
 
 
-def _blank(name: str, pad_id: int) -> int:
-    """Return the value of the field `name` in padding.
+def _fill_value(name: str, pad_id: int) -> int:
+    """Return the padding value of the field `name`.
 
-    >>> [_blank(name, 9) for name in ("input_ids", "chosen_labels", "doc_ids", "attention_mask")]
+    >>> names = ("input_ids", "chosen_labels", "doc_ids", "attention_mask")
+    >>> [_fill_value(name, 9) for name in names]
     [9, -100, -1, 0]
     """
     if name.endswith("input_ids") or name == "responses":
@@ -323,8 +330,8 @@ def _blank(name: str, pad_id: int) -> int:
     return -1 if name == "doc_ids" else 0
 
 
-def _merge_cu_seqlens(parts: Sequence[Part], rows: int) -> torch.Tensor:
-    """Return where the segments of all rows, laid end to end in batch order, stop.
+def _merge_cu_seqlens(parts: Sequence[SourceRows], rows: int) -> torch.Tensor:
+    """Return `cu_seqlens` of all rows laid end to end in batch order: int32, padded with the end.
 
     No segment reaches from a row into the next, so each moves with its row.
     """
@@ -341,19 +348,19 @@ def _merge_cu_seqlens(parts: Sequence[Part], rows: int) -> torch.Tensor:
     return torch.from_numpy(out)
 
 
-def _merge_max_seqlen(parts: Sequence[Part], rows: int) -> torch.Tensor:
+def _merge_max_seqlen(parts: Sequence[SourceRows], rows: int) -> torch.Tensor:
     return torch.stack([part.batch["max_seqlen"] for part in parts]).max()
 
 
-# Tensors without an axis of rows, and how those of the sources become one.
+# Tensors without an axis of rows, and the functions that merge them.
 _MERGED = {"cu_seqlens": _merge_cu_seqlens, "max_seqlen": _merge_max_seqlen}
 
 
-def check_fit(parts: Sequence[Part]) -> None:
-    """Raise unless all have the same tensors, with rows of the same shape and type.
+def check_fit(parts: Sequence[SourceRows]) -> None:
+    """Raise `UsageError` unless all parts have the same tensors, with equal dtypes and row shapes.
 
-    Rows that are padded to the longest may differ in that length, and then must in all sources.
-    Each part has one row or more.
+    Lengths may differ if all parts pad rows to the longest of a batch. Each part has at least one
+    row.
     """
     first = parts[0]
     for part in parts[1:]:
@@ -364,7 +371,7 @@ def check_fit(parts: Sequence[Part]) -> None:
         _check_room(parts)
 
 
-def _fits(one: Part, other: Part) -> bool:
+def _fits(one: SourceRows, other: SourceRows) -> bool:
     return one.batch.keys() == other.batch.keys() and all(
         tensor.dtype == other.batch[name].dtype
         and (name in _MERGED or _shape(one, name) == _shape(other, name))
@@ -372,13 +379,13 @@ def _fits(one: Part, other: Part) -> bool:
     )
 
 
-def _shape(part: Part, name: str) -> tuple[int | str, ...]:
+def _shape(part: SourceRows, name: str) -> tuple[int | str, ...]:
     """Return the shape of a row; "longest" stands for a length that depends on the batch."""
     shape = part.batch[name].shape[1:]
-    return ("longest",) * len(shape) if part.filling is not None else tuple(shape)
+    return ("longest",) * len(shape) if part.padding is not None else tuple(shape)
 
 
-def _check_room(parts: Sequence[Part]) -> None:
+def _check_room(parts: Sequence[SourceRows]) -> None:
     least, most = (choose(parts, key=_room) for choose in (min, max))
     if _room(least) != _room(most):
         raise _unfit(
@@ -387,11 +394,11 @@ def _check_room(parts: Sequence[Part]) -> None:
         )  # fmt: skip
 
 
-def _room(part: Part) -> int:
+def _room(part: SourceRows) -> int:
     return (len(part.batch["cu_seqlens"]) - 1) // len(part.rows)
 
 
-def _rows(part: Part) -> str:
+def _rows(part: SourceRows) -> str:
     found = []
     for name, tensor in sorted(part.batch.items()):
         dtype, shape = str(tensor.dtype).removeprefix("torch."), _shape(part, name)

@@ -1,8 +1,8 @@
-"""`mixed_loader`: a loader over several datasets in the exact shares of their weights.
+"""`mixed_loader`: a loader over several datasets, in proportion to their weights.
 
-`create_loader` comes here when it is given datasets with weights. What is served is fixed by the
-contents in the order given, the weights, the seed and the options of the rows, and by no path: a
-dataset may be moved, or named in another way, and states stay good.
+`create_loader` calls it for datasets with weights. What is served depends on the contents in the
+order given, the weights, the seed and the options of the rows, and on no path: states remain valid
+if a dataset is moved, or its path is spelled in another way.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dataprep.formats.errors import UsageError, naming_dataset
 from dataprep.formats.read.dataset import Dataset, Split
 
 from ..loader.loader import Loader
+from ..loader.order_match import comparable
 from ..loader.serve import Shuffle, shuffle_kind
-from ..loader.state_order import compared
 from ..opening import open_tokens
 from ..order.blocks import Blocks, block_sizes
 from ..order.phased import Spot
@@ -36,7 +36,7 @@ from .phases import Phase, source_of
 
 __all__ = ["mean_tokens", "mixed_loader", "realised"]
 
-_LEAST_BLOCKS = 64  # in a window of one source, which may itself consist of several
+_LEAST_BLOCKS = 64  # in a window of a source, whose documents may come from several places
 
 
 def mixed_loader(
@@ -54,15 +54,15 @@ def mixed_loader(
     weights_changed: bool = False,
     mixed_tokenizers: bool = False,
 ) -> Loader:
-    """Return the loader of a mixture: `make` opens a split, `served` makes the loader.
+    """Return the loader of a mixture; `make` makes a dataset of a split, and `served` the loader.
 
-    `weights` has a dataset directory, or an open `Dataset`, and its weight. ``"blocks"`` shuffles
-    each source in pieces, with windows of 1 GiB over all sources together (and of 256 MiB for each
-    at least). The other arguments are those of `create_loader`.
+    `weights` maps dataset directories, or open datasets, to weights. ``shuffle="blocks"`` shuffles
+    blocks of each source, with windows of 1 GiB over all sources together (and at least 256 MiB for
+    each). The other arguments are those of `create_loader`.
 
-    Raises what `open_dataset`, `MixtureDataset` and `WeightedSources` raise, and `UsageError` for a
-    dataset given twice under one name, for an unknown `shuffle` or `by`, and for samples to
-    `skip` that there are not.
+    Raises the errors of `open_dataset`, `MixtureDataset` and `WeightedSources`, and `UsageError`
+    for a dataset given twice under one name, for an unknown `shuffle` or `by`, and for numbers in
+    `skip` that are no samples.
     """
     kind = shuffle_kind(shuffle)
     named = _named(weights)
@@ -72,15 +72,16 @@ def mixed_loader(
             parts[name] = make(open_tokens(place, io).split(split))
     _equal_rooms(parts)
     samples = MixtureDataset(parts, source_ids=source_ids, mixed_tokenizers=mixed_tokenizers)
-    # The mean of documents takes reading all their lengths: only where the order depends on it.
-    told = all(isinstance(part, WindowDataset | PackedDataset) for part in parts.values())
-    known = by == "tokens" or told
+    # The mean of documents costs reading all lengths: only if the order depends on it.
+    immediate = all(isinstance(part, WindowDataset | PackedDataset) for part in parts.values())
+    known = by == "tokens" or immediate
     mixture = samples.mixture(
         dict(zip(named, weights.values(), strict=True)), by=by,
         tokens_per_sample=_means(parts) if known else None,
     )  # fmt: skip
     definition = {
-        **_common(samples.definition["rows"]), **mixture.definition, "shuffle": kind or None,
+        **_common_definition(samples.definition["rows"]), **mixture.definition,
+        "shuffle": kind or None,
     }  # fmt: skip
     if kind is not False:
         definition["seed"] = seed
@@ -95,15 +96,15 @@ def mixed_loader(
 
 
 def realised(loader: Loader) -> dict[str, Realised]:
-    """Return what a loader of a mixture has handed over of each source, by name.
+    """Return how much a loader of a mixture has served of each source, by name.
 
-    Counted from its state and not kept: from epoch 0 on, as this loader serves it with its batch
-    size (what `drop_last` leaves out at the end of an epoch does not count), up to the last batch
-    handed over; so a resumed run counts what ran before, with other weights too: a dataset that is
-    no longer there goes by its content id. `tokens` are samples times their mean, and None for
-    documents weighed by samples; `passes` are as long as they are now. Raises `UsageError` for the
-    loader of a single dataset. Costs some 20 microseconds, and with `drop_last` as much for every
-    epoch; after a change of weights also the schedule of those before.
+    Computed from the state of the loader, for all epochs up to the last batch yielded, with its
+    batch size; what `drop_last` leaves out at the end of an epoch does not count. So a resumed run
+    includes what was served before, with other weights too; a dataset that is no longer in the
+    mixture has its content id as name. `tokens` are samples times their mean, None for documents
+    with weights by samples; `passes` are counted in the present size of a pass. Raises `UsageError`
+    for the loader of a single dataset. Costs some 20 microseconds, with `drop_last` for every
+    epoch; after a change of weights also the schedule of the phases before.
 
         >>> realised(loader)["code"]                                        # doctest: +SKIP
         {'samples': 1200, 'tokens': 1228800, 'passes': 0.31}
@@ -121,7 +122,7 @@ def realised(loader: Loader) -> dict[str, Realised]:
     for phase in (*order.phases[:-1], now):
         schedule = mixture.schedule if phase is now else phase.schedule()
         sizes.update(zip(phase.sources, phase.samples, strict=True))
-        for sign, draws in _handed_over(phase, cut):
+        for sign, draws in _served_draws(phase, cut):
             for key, count in zip(phase.sources, schedule.counts(draws).tolist(), strict=True):
                 samples[key] += sign * count
     found = mixture.drawn(np.array([samples.pop(key) for key in now.sources]), order.served)
@@ -131,8 +132,8 @@ def realised(loader: Loader) -> dict[str, Realised]:
     return found
 
 
-def _handed_over(phase: Phase, cut: int) -> Iterator[tuple[int, int]]:
-    """Yield signs and draws of the schedule: 1 to add what was drawn up to there, -1 to subtract.
+def _served_draws(phase: Phase, cut: int) -> Iterator[tuple[int, int]]:
+    """Yield pairs (sign, draws): the samples served in `phase` are the sum of sign * counts(draws).
 
     Samples that do not fill a global batch of `cut` at the end of an epoch do not count.
     """
@@ -155,10 +156,10 @@ def _means(parts: Mapping[str, MixedDataset]) -> dict[str, Fraction]:
 
 
 def mean_tokens(samples: MixedDataset) -> Fraction:
-    """Return the mean tokens of a sample, padding not counted: exact.
+    """Return the exact mean number of tokens in a sample, padding not counted.
 
-    Immediate for windows and packed rows; for documents costs reading the lengths of all, 8 bytes
-    each. Raises `UsageError` for other datasets.
+    Immediate for windows, packed rows and whole preferences (``overlong="error"``). For documents
+    it costs reading the lengths of all, 8 bytes each. Raises `UsageError` for other datasets.
     """
     if isinstance(samples, WindowDataset):
         return Fraction(samples.seq_len)
@@ -179,21 +180,21 @@ def mean_tokens(samples: MixedDataset) -> Fraction:
     return Fraction(max(1, tokens), len(samples))
 
 
-def _name(place: str | Path | Dataset) -> str:
+def _dataset_name(place: str | Path | Dataset) -> str:
     """Return the name of a dataset in messages: the path, as given."""
     return str(place.path if isinstance(place, Dataset) else place)
 
 
 def _skips(given: Mapping[Any, Iterable[int] | Skips | None]) -> dict[str, Skips]:
-    """Return the skip lists by the name of their dataset."""
-    return {_name(place): skips_of(skip) for place, skip in given.items()}
+    """Return the skip lists by the names of their datasets."""
+    return {_dataset_name(place): skips_of(skip) for place, skip in given.items()}
 
 
 def _named(weights: Mapping[Any, float]) -> dict[str, str | Path | Dataset]:
-    """Return the datasets by name."""
+    """Return the datasets by name; raise `UsageError` if two have the same name."""
     found: dict[str, str | Path | Dataset] = {}
     for place in weights:
-        name = _name(place)
+        name = _dataset_name(place)
         if name in found:
             raise UsageError(
                 f"{name} is given twice", where="dataset_dir", code="E_MIXTURE",
@@ -204,9 +205,9 @@ def _named(weights: Mapping[Any, float]) -> dict[str, str | Path | Dataset]:
 
 
 def _equal_rooms(parts: Mapping[str, MixedDataset]) -> None:
-    """Give `cu_seqlens` of packed rows room for the fullest row of any source.
+    """Give `cu_seqlens` of all packed sources the length that the fullest row of any needs.
 
-    Each source made room for its own, and a batch has one shape whatever sources it is of.
+    Each source chose the length for its own rows, but all batches have one shape.
     """
     packed = [part for part in parts.values() if isinstance(part, PackedDataset)]
     room = max((part.fields.cu_seqlens for part in packed), default=False)
@@ -214,21 +215,21 @@ def _equal_rooms(parts: Mapping[str, MixedDataset]) -> None:
         part.fields = replace(part.fields, cu_seqlens=room)
 
 
-def _common(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the definition of the rows of all sources: shared fields, and `rows`, the kind.
+def _common_definition(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the fields that the definitions of all sources' rows share, with `kind` as `rows`.
 
-    Other fields are in `rows_of_sources`, without the names of splits.
+    If other fields differ, `rows_of_sources` has all the definitions, without the names of splits.
     """
     shared = {k: v for k, v in rows[0].items() if all(other.get(k) == v for other in rows)}
     shared["rows"] = shared.pop("kind", None)
-    rows = [compared(row) for row in rows]
+    rows = [comparable(row) for row in rows]
     return shared if all(row == rows[0] for row in rows) else {**shared, "rows_of_sources": rows}
 
 
 def _in_blocks(
     mixture: WeightedSources, parts: Mapping[str, MixedDataset], seed: int
 ) -> tuple[Blocks, ...]:
-    """Return an order in blocks for each source; together they have one window."""
+    """Return an order in blocks for each source; the sources share the size of one window."""
     orders = []
     for source, purpose, part in zip(
         mixture.sources, mixture.purposes(), parts.values(), strict=True

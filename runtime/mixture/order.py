@@ -1,23 +1,24 @@
-"""Mixtures: one order over several sources, in exact proportions.
+"""`MixtureOrder`: one order over several sources, in proportion to their weights.
 
-Samples of the sources are numbered one after the other: sample `i` of source `s` is
-``base[s] + i``. The `Schedule` says which source stands at a position, and the order of that source
-which of its samples: draw `k` of a source is the `k`-th sample that is served of it, so with `s`
-samples that are not skipped it has place ``k % s`` of pass ``k // s``. Each pass is another
-permutation, and no source ends an epoch. A skipped sample is left out of every pass over its
-source, the rest of the pass moves up, and the schedule stays as it is.
+Samples of the sources are numbered consecutively: sample `i` of source `s` is ``base[s] + i``. The
+`Schedule` decides which source a position has, and the order of that source which of its samples.
+If `m` samples of a source are not skipped, its draw `k` (from 0) serves the sample at place ``k %
+m`` of pass ``k // m``. Each pass is another permutation, and the end of a pass ends no epoch. A
+skipped sample is left out of every pass over its source: the rest of the pass moves up, and the
+schedule stays the same.
 
 The order is one endless sequence, and an epoch is the next `n` positions of it, for any `n`. So an
-epoch of a mixture is no permutation of the samples: it may have a source more than once, or only a
-part of it. In any prefix of the sequence every source has its share to within one sample, and the
-samples of a source, in the order of the sequence, are whole passes over it.
+epoch of a mixture is no permutation of the samples: it may contain a source more than once, or only
+a part of it. In any prefix of the sequence every source has its share, by the whole-number weights
+of the schedule, to within one sample. The samples of a source, in the order of the sequence, are
+whole passes over it.
 
 A run whose weights, sources or skip lists change continues in another phase
-(runtime/mixture/phases.py), in which the draws of each source are counted from its place: one
-number for each source, its lead.
+(runtime/mixture/phases.py). In it the draws of each source continue from its progress:
+`MixtureOrder.lead` is the difference to the counts of the schedule.
 
 Costs some 0.1 microseconds a position, and a permutation (30 microseconds) for every source and
-pass in the positions of one call: ask for thousands.
+pass in the positions of one call, so calls should have thousands of positions.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ from ..order.skips import Skips
 from .phases import MAX_POSITION, Phase, next_phases, phases_from, sizes_of, source_of
 from .schedule import MAX_PERIOD, TOLERANCE, Schedule, Weight, as_fraction
 
-__all__ = ["By", "MixtureOrder", "Realised", "Source", "WeightedSources"]
+__all__ = ["By", "MixtureOrder", "Realised", "WeightedSource", "WeightedSources"]
 
 By = Literal["samples", "tokens"]
 
 
 class Realised(TypedDict):
-    """Draws of a source: samples, their tokens on average, and passes over the source."""
+    """Amount drawn from a source: samples, their tokens on average, and passes over the source."""
 
     samples: int
     tokens: int | None
@@ -56,13 +57,12 @@ class Realised(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class WeightedSource:
     """One source of a mixture.
 
-    `name` is for messages and counts, and decides nothing: a dataset may lie under another path
-    tomorrow. `samples` is how many it has. `weight` is its share, in proportion to the other
-    weights, of the samples or of the tokens. `tokens_per_sample` is a mean; for ``by="tokens"`` it
-    is needed.
+    `name` is for messages and counts, and does not affect the order. `samples` is the number of its
+    samples. `weight` is its share of the samples or of the tokens, relative to the other weights.
+    `tokens_per_sample`, a mean, is needed for ``by="tokens"``.
     """
 
     name: str
@@ -79,15 +79,15 @@ class Source:
 
 
 class WeightedSources:
-    """Sources and their weights; equal on every rank, as nothing else decides it.
+    """The sources of a mixture, their weights, and the schedule of the draws.
 
-    `by` says what the weights are shares of. With ``"tokens"`` each is divided by the mean tokens
-    of the source's samples, so that the tokens drawn come in the proportion of the weights.
-    `max_period` and `tolerance` are those of `whole_weights`, whose errors this raises, besides
-    `UsageError` for names that occur twice and for missing means.
+    `by` names what the weights are shares of. With ``"tokens"`` each weight is divided by the mean
+    tokens of the source's samples, so the tokens drawn are in proportion to the weights.
+    `max_period` and `tolerance` are those of `whole_weights`. Raises its errors, and `UsageError`
+    for names that occur twice and for missing means.
 
-    >>> prose = Source(name="prose", content_id="a", samples=100, weight=0.75)
-    >>> code = Source(name="code", content_id="b", samples=10, weight=0.25)
+    >>> prose = WeightedSource(name="prose", content_id="a", samples=100, weight=0.75)
+    >>> code = WeightedSource(name="code", content_id="b", samples=10, weight=0.25)
     >>> mixture = WeightedSources([prose, code])
     >>> mixture.schedule.weights, mixture.samples
     ((3, 1), 110)
@@ -97,7 +97,7 @@ class WeightedSources:
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[WeightedSource],
         *,
         by: By = "samples",
         max_period: int = MAX_PERIOD,
@@ -116,16 +116,17 @@ class WeightedSources:
 
     @property
     def samples(self) -> int:
-        """Return the samples of all sources: the usual number of positions in an epoch."""
+        """Return the number of samples of all sources: the usual length of an epoch."""
         return int(self.base[-1])
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return what decides which sample stands where, besides the seed: JSON values.
+        """Return what decides the order, besides the seed, as JSON values.
 
-        `content`, `weights` (those of the period) and `samples` have one for each source, in order.
-        The other values stay short however many sources there are: `content_sha256` and
-        `weights_sha256` are the first 16 digits of the SHA-256 of the canonical JSON of the list.
+        `content`, `weights` (whole numbers, of a period) and `samples` have a value for each
+        source, in order. The other values stay short however many sources there are:
+        `content_sha256` and `weights_sha256` are the first 16 digits of the SHA-256 of the
+        canonical JSON of the list.
         """
         content, weights = [s.content_id for s in self.sources], list(self.schedule.weights)
         return {
@@ -137,17 +138,17 @@ class WeightedSources:
         }  # fmt: skip
 
     def realised(self, served: int) -> dict[str, Realised]:
-        """Return the draws of each source, by name, in the first `served` positions.
+        """Return the amount drawn from each source, by name, in the first `served` positions.
 
-        `served` counts over all epochs. `tokens` are samples times their mean, None without one:
-        exact after whole passes, and always where the samples of a source are equally long.
+        `served` counts over all epochs. `tokens` are samples times their mean, None without a mean:
+        exact after whole passes, and always if the samples of the source are equally long.
         """
         return self.drawn(self.schedule.counts(served))
 
     def drawn(self, counts: Positions, served: Positions | None = None) -> dict[str, Realised]:
-        """Return `realised` for these numbers of samples, int64 [sources].
+        """Return the same for the given numbers of samples, `counts`: int64 [sources].
 
-        `served` are those of a pass over each source, all of its samples if it is None.
+        `served` are the samples in a pass over each source; None: all of its samples.
         """
         sizes = self.sizes if served is None else served
         return {
@@ -160,9 +161,9 @@ class WeightedSources:
         }  # fmt: skip
 
     def purposes(self, purpose: str = "mixture") -> list[str]:
-        """Return the purpose of each source's order; equal contents have different ones.
+        """Return the purpose that keys the order of each source: ``purpose/k``.
 
-        `purpose` and the number of the source among those of its content, in the order given.
+        k counts the sources of equal content, in the order given: so each has another order.
         """
         seen: Counter[str] = Counter()
         found = []
@@ -180,10 +181,10 @@ class WeightedSources:
         skip: Mapping[str, Skips] | None = None,
         weights_changed: bool = False,
     ) -> MixtureOrder:
-        """Return the order in which each pass over a source is a permutation, or as stored.
+        """Return the order of the mixture; each pass over a source is another permutation.
 
-        `skip` has the samples to leave out of a source, by name. For `weights_changed` see
-        `create_loader`.
+        With `shuffle` False, passes are in the stored order. `skip` maps names of sources to the
+        samples to leave out. For `weights_changed` see `create_loader`.
         """
         require(
             isinstance(shuffle, bool), "shuffle",
@@ -199,7 +200,10 @@ class WeightedSources:
         )  # fmt: skip
 
     def skips(self, named: Mapping[str, Skips]) -> tuple[Skips, ...]:
-        """Return skip lists as `MixtureOrder` has them; `UsageError` for names of no source."""
+        """Return the skip list of each source, or () if all are empty.
+
+        Raises `UsageError` for names of no source.
+        """
         odd = sorted(set(named) - {source.name for source in self.sources})
         require(not odd, "skip", f"{', '.join(odd)}: no source of this mixture")
         if not any(map(len, named.values())):
@@ -207,7 +211,7 @@ class WeightedSources:
         return tuple(named.get(source.name, Skips([])) for source in self.sources)
 
 
-def _per_token(source: Source) -> Fraction:
+def _per_token(source: WeightedSource) -> Fraction:
     """Return the weight of a source's samples that gives its tokens the share `weight`."""
     if source.tokens_per_sample is None:
         raise UsageError(
@@ -218,7 +222,7 @@ def _per_token(source: Source) -> Fraction:
     return as_fraction(source.weight, f"weight {source.name}") / mean
 
 
-def _tokens(source: Source, samples: int) -> int | None:
+def _tokens(source: WeightedSource, samples: int) -> int | None:
     mean = source.tokens_per_sample
     return None if mean is None else round(samples * as_fraction(mean, source.name))
 
@@ -231,22 +235,22 @@ _CHANGEABLE = frozenset({
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MixtureOrder:
-    """Order of a mixture: the samples at the positions of its epochs.
+    """The order of a mixture: which sample stands at each position of an epoch.
 
-    `orders` has one for each source, asked with the number of the pass as its epoch. Made by
-    `WeightedSources.order`; any `Order` will do. `skips` has the samples to leave out of each
-    source, by their numbers in it, or is empty. `phases` are those of the run up to this one, the
-    last; empty for a new run. With `weights_changed` a state may be of a run with other weights.
-    `seed` decides which rank serves which row of a global batch.
+    Made by `WeightedSources.order`. `orders` has an `Order` for each source, whose epochs are the
+    passes over the source. `skips` has the samples to leave out of each source, numbered in the
+    source, or is empty. `phases` are those of the run, the current one last; empty for a new run.
+    With `weights_changed` a state may be of a run with other weights. `seed` decides which rank
+    serves which row of a global batch.
 
     Skipped samples cost a bisection for each position, and the inverse of a permutation for each
     pass over a source that has some.
     """
 
     ahead: ClassVar[int] = 1 << 16
-    """Positions to ask for at once: each source costs some microseconds a call."""
+    """Positions to compute in one call: each source costs some microseconds a call."""
     bijective: ClassVar[bool] = False
-    """An epoch may have a sample twice or not at all, so samples cannot be skipped by position."""
+    """False: an epoch may have a sample twice or not at all, so positions cannot be skipped."""
 
     phased: ClassVar[Literal[True]] = True
     changeable: ClassVar[frozenset[str]] = _CHANGEABLE
@@ -261,7 +265,7 @@ class MixtureOrder:
     served: Positions = field(init=False, repr=False, compare=False)
     """Samples in a pass over each source, int64 [sources]."""
     lead: Positions = field(init=False, repr=False, compare=False)
-    """Offset of a source's draws in the schedule that makes them count from its first pass."""
+    """Draws of each source since its first pass, less those that the schedule counts: int64."""
 
     def __post_init__(self) -> None:
         sources = self.mixture.sources
@@ -274,9 +278,9 @@ class MixtureOrder:
         skipped = np.array([len(skips) for skips in self.skips] or 0, np.int64)
         object.__setattr__(self, "served", self.mixture.sizes - skipped)
         if not self.phases:
-            object.__setattr__(self, "phases", (self._first(),))
+            object.__setattr__(self, "phases", (self._first_phase(),))
         before = self.mixture.schedule.counts(self.phase.draws)
-        object.__setattr__(self, "lead", self._stands() - before)
+        object.__setattr__(self, "lead", self._served_before() - before)
 
     @property
     def phase(self) -> Phase:
@@ -284,7 +288,7 @@ class MixtureOrder:
         return self.phases[-1]
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[WeightedSource, ...]:
         """Return the sources of the mixture."""
         return self.mixture.sources
 
@@ -300,25 +304,25 @@ class MixtureOrder:
 
     @property
     def skipped(self) -> list[list[int]]:
-        """Return the samples left out of each source; an empty list if there are none."""
+        """Return the skipped samples of each source; an empty list if there are none."""
         some = any(map(len, self.skips))
         return [skips.to_json() for skips in self.skips] if some else []
 
     def deal_key(self, epoch: int) -> OrderKey:
-        """Return the key by which the rows of the global batches of `epoch` are dealt to the ranks.
+        """Return the key of the permutations that deal the rows of global batches to the ranks.
 
-        Slot j of the n rows of the batch that begins at position p has row ``permute(j, n, key,
-        streams=p)``, and the slots are cut into the parts of the ranks. The schedule and the ranks
-        would go in step without that: with weights 3:1 and one row for each of four ranks, one rank
-        would get the whole second source.
+        Slot j of the n slots in the batch that begins at position p gets row ``permute(j, n, key,
+        streams=p)``, and each rank takes a contiguous part of the slots. Without this the schedule
+        could repeat in step with the ranks: with weights 3:1 and one row for each of four ranks,
+        one rank would get the whole second source.
         """
         content = digest_of([source.content_id for source in self.mixture.sources])
         return key(content, self.seed, epoch, "mixture/deal")
 
     def sized_as(self, keys: Iterable[str]) -> MixtureOrder:
-        """Return the order with the `block` and `window` of a state where its own are defaults.
+        """Return the order with the block sizes of a state in place of defaults.
 
-        `keys` are the sources of the state.
+        `keys` are the source keys of the state.
         """
         sizes = {source_of(key): sizes_of(key) for key in keys}
         orders = tuple(
@@ -353,10 +357,10 @@ class MixtureOrder:
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
         """Return the samples at `positions`: int64 of its shape, each in 0 .. mixture.samples - 1.
 
-        Raises `IndexError` for a position outside 0 .. n - 1, `UsageError` for one that was drawn
-        before this phase.
+        Raises `IndexError` for a position outside 0 .. n - 1, and `UsageError` for one before the
+        current phase.
         """
-        low, begin = self._epoch(n, epoch)
+        low, begin = self._epoch_bounds(n, epoch)
         if positions.size and not 0 <= int(positions.min()) <= int(positions.max()) < n:
             raise IndexError(f"a position is outside 0:{n}")
         if positions.size and positions.min() < low:
@@ -369,17 +373,17 @@ class MixtureOrder:
         return out.reshape(positions.shape)
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """Return the first position in the epoch of each of `samples`, or -1.
+        """Return the first position of each of `samples` in the epoch, or -1 if it has none.
 
-        For all the positions of a sample see `occurrences`. Raises `IndexError` for samples that
-        there are not.
+        `occurrences` returns all positions of a sample. Raises `IndexError` for numbers that are no
+        samples.
         """
         begin, first, last = self._drawn(n, epoch)
         flat = samples.reshape(-1)
         out = np.full(len(flat), -1, np.int64)
         for which, rows in _runs(self._source(flat)):
             own = flat[rows] - self.mixture.base[which]
-            # A draw before the epoch's first one is of a pass under way: look in the next pass.
+            # A draw before the first of the epoch is of an earlier epoch: take the next pass.
             number = np.zeros(len(own), np.int64)
             for later in (1, 0):
                 numbers = self._numbers(which, own, int(first[which] // self.served[which]) + later)
@@ -389,18 +393,18 @@ class MixtureOrder:
         return out.reshape(samples.shape)
 
     def occurrences(self, sample: int, n: int, epoch: int) -> Positions:
-        """Return all positions of the epoch at which `sample` stands: int64, increasing.
+        """Return all positions of `sample` in the epoch: int64, increasing.
 
         Costs the inverse of one permutation for every pass over its source in the epoch.
         """
         return self.draws(np.array([sample], np.int64), n, epoch)[1]
 
     def draws(self, samples: Positions, n: int, epoch: int) -> tuple[Positions, Positions]:
-        """Return all positions of the epoch at which each of `samples` [k] stands.
+        """Return all positions of each of `samples` [k] in the epoch.
 
-        Two int64 arrays of one entry a draw: which of `samples`, 0 .. k - 1, and its position,
-        which rises for each sample. Samples that are skipped have none. Costs what `occurrences`
-        costs, once for all of a source.
+        Two int64 arrays with one entry for each draw: an index into `samples`, and a position.
+        Positions increase for each sample. Skipped samples have no entries. Costs what
+        `occurrences` costs, once for each source.
         """
         begin, begun, ended = self._drawn(n, epoch)
         found = [np.empty((2, 0), np.int64)]
@@ -416,8 +420,8 @@ class MixtureOrder:
         drawn, positions = np.concatenate(found, axis=1)
         return drawn, positions
 
-    def _stands(self) -> Positions:
-        """Return how many samples of each source were served before the phase."""
+    def _served_before(self) -> Positions:
+        """Return how many samples of each source were served before the phase: int64 [sources]."""
         turns, places = np.array(self.phase.stands, np.int64).T
         for which in np.flatnonzero(places) if self.skips else ():
             position, size = int(places[which]), int(self.mixture.sizes[which])
@@ -426,7 +430,7 @@ class MixtureOrder:
         found: Positions = turns * self.served + places
         return found
 
-    def _first(self) -> Phase:
+    def _first_phase(self) -> Phase:
         """Return the phase of a new run."""
         sources, purposes = self.mixture.sources, self.mixture.purposes("")
         named = map(_key_of, sources, purposes, self.orders)
@@ -435,7 +439,7 @@ class MixtureOrder:
             sources=tuple(named), samples=tuple(source.samples for source in sources),
         )  # fmt: skip
 
-    def _epoch(self, n: int, epoch: int) -> tuple[int, int]:
+    def _epoch_bounds(self, n: int, epoch: int) -> tuple[int, int]:
         """Return the first position of the epoch in this phase, and the draws before position 0."""
         phase = self.phase
         begin = phase.draws_at(Spot(epoch, 0), n)
@@ -449,20 +453,24 @@ class MixtureOrder:
         return phase.begin.position if epoch == phase.begin.epoch else 0, begin
 
     def _drawn(self, n: int, epoch: int) -> tuple[int, Positions, Positions]:
-        """Return the draws before the epoch, and those of each source at its begin and end."""
-        low, begin = self._epoch(n, epoch)
+        """Return the schedule's draws before the epoch, and each source's at its start and end.
+
+        The draws of sources, int64 [sources], count from their first pass. The start is that of the
+        phase if it begins in the epoch.
+        """
+        low, begin = self._epoch_bounds(n, epoch)
         counts = self.mixture.schedule.counts
         return begin, counts(begin + low) + self.lead, counts(begin + n) + self.lead
 
     def _own_samples(self, which: int, places: Positions, turn: int) -> Positions:
-        """Return the samples of a source, in its own numbers, at these places of a pass."""
+        """Return the samples at `places` of pass `turn` over a source, numbered in the source."""
         order, size = self.orders[which], int(self.mixture.sizes[which])
         if self.skips:
             places = self.skips[which].positions(places, order, size, turn)
         return order.samples(places, size, turn)
 
     def _numbers(self, which: int, own: Positions, turn: int) -> Positions:
-        """Return the draw numbers of these samples of a source in pass `turn`."""
+        """Return the draw of the source that serves each of its samples `own` in pass `turn`."""
         order, size = self.orders[which], int(self.mixture.sizes[which])
         places = order.positions(own, size, turn)
         if self.skips:
@@ -481,7 +489,7 @@ class MixtureOrder:
         return np.searchsorted(self.mixture.base, samples, "right") - 1
 
     def _places(self, which: int, numbers: Positions) -> Positions:
-        """Return the places in the schedule of these draws of a source."""
+        """Return the position in the schedule of each of these draws of a source."""
         draws = numbers - self.lead[which]
         return self.mixture.schedule.position_of(np.full_like(draws, which), draws)
 
@@ -502,12 +510,12 @@ def _before(what: str, phase: Phase) -> UsageError:
     )  # fmt: skip
 
 
-def _key_of(source: Source, number: str, order: Order) -> str:
-    """Return what states call a source: CONTENT/NUMBER/ORDER, and /BLOCK/WINDOW if it is in blocks.
+def _key_of(source: WeightedSource, number: str, order: Order) -> str:
+    """Return the key of a source in states: CONTENT/NUMBER/ORDER, with /BLOCK/WINDOW for `Blocks`.
 
-    CONTENT is the first 16 digits of its content id, NUMBER counts the sources of equal content,
-    and ORDER is the first 16 digits of the SHA-256 of the canonical JSON of the order's definition
-    with the number of samples; of an order without a definition, of the name of its type.
+    CONTENT is the first 16 digits of its content id, and NUMBER counts the sources of equal
+    content. ORDER is the first 16 digits of the SHA-256 of the canonical JSON of the number of
+    samples and the order's definition (or the name of its type, if it has none).
     """
     known = getattr(order, "definition", {"kind": name_of(order)})
     found = digest_of({"samples": source.samples, **known})[:16]
@@ -516,14 +524,14 @@ def _key_of(source: Source, number: str, order: Order) -> str:
 
 
 def _groups(source: Positions, passes: Positions) -> Iterator[tuple[int, int, Positions]]:
-    """Yield source, pass and the rows of both."""
+    """Yield each pair of a source and a pass, and the indices that have both."""
     for which, rows in _runs(source):
         for turn, some in _runs(passes[rows]):
             yield which, turn, rows[some]
 
 
 def _runs(values: Positions) -> Iterator[tuple[int, Positions]]:
-    """Yield each value, and the rows that have it."""
+    """Yield each distinct value, and the indices that have it."""
     if len(values) == 0:
         return
     if values.min() == values.max():

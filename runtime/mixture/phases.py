@@ -1,18 +1,18 @@
-"""Phases of a mixture's run: draws with the same weights, and the place of each source.
+"""Phases of a mixture's run: draws with the same weights, and the progress in each source.
 
 A run is one phase until its sources, their weights or their skip lists change. Then another phase
-begins, in which every source continues where it stands:
+begins, in which every source continues after its last sample:
 
 - with the same sources, weights and skip lists, the phase of the state continues;
-- with other skip lists the schedule of the sources continues too, and the rest of the pass of each
-  source is what it would have been, less the samples that are skipped now;
-- with other weights or sources a new schedule begins. A source that is left out keeps its place
-  until it returns, and a new source begins its first pass.
+- with other skip lists the schedule of the sources continues too, and the rest of the pass over
+  each source is the same but for the samples that are skipped now;
+- with other weights or sources a new schedule begins. A source that is left out is *parked*: it
+  keeps its progress until it returns. A new source begins its first pass.
 
 So no sample of a source is lost or repeated within a pass. The phases are the part of a mixture's
 state that its definition does not contain: plain JSON, some 60 bytes for each source of a phase.
 
-Resuming costs time in proportion to the phases of the state; after a change also the schedule up to
+Resuming takes time in proportion to the phases in the state; after a change also the schedule up to
 there (0.2 microseconds for each draw of a period), and the inverse of a permutation for each source
 whose skip list changed.
 """
@@ -38,9 +38,9 @@ from .schedule import MAX_PERIOD, MAX_SOURCES, Schedule
 
 __all__ = [
     "MAX_POSITION",
-    "Parked",
+    "ParkedSource",
     "Phase",
-    "Stand",
+    "SourceProgress",
     "next_phases",
     "phases_from",
     "sizes_of",
@@ -57,20 +57,21 @@ _LARGEST = 1 << 28  # counts in a schedule: one for each source and 2**14 draws 
 _START = Spot(0, 0)
 
 
-class Stand(NamedTuple):
-    """The place of a source: a position in the full order of pass `turn`, after what was served.
+class SourceProgress(NamedTuple):
+    """How far a source was served: the next position in the full order of its pass `turn`.
 
-    Skipped samples count, so the place does not depend on skip lists.
+    Positions include skipped samples, so the progress does not depend on skip lists.
     """
 
     turn: int
     position: int
 
 
-class Parked(NamedTuple):
-    """The place of a source at the begin of a phase, and the samples drawn from it since.
+class ParkedSource(NamedTuple):
+    """The progress of a source at the beginning of a phase, and the samples drawn from it since.
 
-    It needs no order of the source. `drawn` does not count the samples in `skip`.
+    Unlike a `SourceProgress` after the phase, it can be computed without the order of the source.
+    `drawn` does not count the samples in `skip`.
     """
 
     turn: int
@@ -81,12 +82,12 @@ class Parked(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Phase:
-    """Draws with the same sources, weights and skip lists, from `begin` on.
+    """A part of a run, from `begin` on, with the same sources, weights and skip lists.
 
-    `end` is None in the current phase. An epoch has `positions`. `draws` counts the draws of the
-    schedule before the phase, which are those of earlier phases if only skip lists changed.
-    `sources`, `samples` and `stands` (places at `begin`) have one entry for each source; `parked`
-    maps sources of earlier phases to their places.
+    `end` is None in the current phase. An epoch has `positions` positions. `draws` is the number of
+    draws in the schedule before the phase: 0 for a new schedule, more if only skip lists changed.
+    `sources` (keys, see `source_of`), `samples` and `stands` (the progress at `begin`) have one
+    entry for each source; `parked` maps the keys of sources of earlier phases to their progress.
 
     >>> phase = Phase(positions=3, weights=(2, 1), sources=("a/0/x", "b/0/x"), samples=(2, 1))
     >>> phase.draws_at(Spot(2, 1))
@@ -100,17 +101,20 @@ class Phase:
     begin: Spot = _START
     end: Spot | None = None
     draws: int = 0
-    stands: tuple[Stand, ...] = ()
-    parked: Mapping[str, Parked] = field(default_factory=dict)
+    stands: tuple[SourceProgress, ...] = ()
+    parked: Mapping[str, ParkedSource] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.stands:
-            object.__setattr__(self, "stands", (Stand(0, 0),) * len(self.sources))
+            object.__setattr__(self, "stands", (SourceProgress(0, 0),) * len(self.sources))
         if not self._sound():
             raise damaged(f"its phase that begins at {self.begin}")
 
     def draws_at(self, spot: Spot, positions: int | None = None) -> int:
-        """Return the draws of the schedule before `spot`; `positions` None: those of the phase."""
+        """Return the number of the schedule's draws before `spot`, in epochs of `positions`.
+
+        None: the length of the phase's epochs.
+        """
         epochs = (spot.epoch - self.begin.epoch) * (positions or self.positions)
         return self.draws + epochs + spot.position - self.begin.position
 
@@ -119,7 +123,7 @@ class Phase:
         return Schedule(self.weights, max_period=max(MAX_PERIOD, sum(self.weights)))
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `phases_from` reads, without fields that have their default."""
+        """Return the JSON object that `phases_from` reads, without fields that have defaults."""
         found: dict[str, Any] = {
             "positions": self.positions, "weights": list(self.weights),
             "sources": list(self.sources), "samples": list(self.samples),
@@ -147,8 +151,8 @@ class Phase:
             and period <= _LONGEST
             and count * (period >> 14) <= _LARGEST
             and all(1 <= n <= MAX_SAMPLES for n in self.samples)
-            and all(map(_stands, self.stands, self.samples))
-            and all(_stands(parked, MAX_SAMPLES) for parked in self.parked.values())
+            and all(map(_is_valid, self.stands, self.samples))
+            and all(_is_valid(parked, MAX_SAMPLES) for parked in self.parked.values())
             and all(0 <= parked.drawn < MAX_POSITION for parked in self.parked.values())
             and not self.parked.keys() & set(self.sources)
             and all(0 <= n < MAX_POSITION for n in (self.positions, self.draws, *self.begin))
@@ -160,7 +164,7 @@ class Phase:
 def phases_from(state: Mapping[str, Any]) -> tuple[Phase, ...]:
     """Return the phases in `state`; the last one is current.
 
-    Raises `UsageError` if there is none, or if they are damaged.
+    Raises `UsageError` if there are none, or if they are damaged.
     """
     try:
         phases = tuple(_phase(value) for value in state["phases"])
@@ -176,7 +180,7 @@ def phases_from(state: Mapping[str, Any]) -> tuple[Phase, ...]:
 
 
 def source_of(key: str) -> str:
-    """Return the content and number of a source key, without its order.
+    """Return the part of a source key that identifies the source: its content and number.
 
     >>> source_of("9f86d081884c7d65/0/60303ae22b998861/1024/64")
     '9f86d081884c7d65/0'
@@ -185,7 +189,7 @@ def source_of(key: str) -> str:
 
 
 def sizes_of(key: str) -> tuple[int, int] | None:
-    """Return `block` and `window` from a source key; None for orders without blocks.
+    """Return `block` and `window` from a source key; None if its order is not in blocks.
 
     >>> sizes_of("9f86d081884c7d65/0/60303ae22b998861/1024/64")
     (1024, 64)
@@ -214,11 +218,12 @@ def next_phases(
 
     `phases` are those of the state. `current` describes the run that continues: its sources,
     samples and weights, and `positions` in an epoch; `orders` and `skips` have one entry for each
-    source. A new schedule begins at `begin`. The caller has compared the definitions.
+    of its sources. If a new schedule is needed, it begins at `begin`. The caller has compared the
+    definitions.
 
     Raises `UsageError` for a damaged state, and `IncompatibleError` if the state has no source of
-    this run, or one with other samples or in another order. Warns if the state skips samples that
-    this run does not.
+    this run, or one with other samples or in another order, or if weights or sources differ without
+    `weights_changed`. Warns if the state skips samples that this run does not.
     """
     last, keys = phases[-1], current.sources
     skipped = _skipped(state, last)
@@ -239,7 +244,7 @@ def next_phases(
     draws = last.draws_at(stood)
     known = {**last.parked, **_parked(last, skipped, draws, schedule if same else None)}
     stands = tuple(
-        _stand(known.get(key), order, size)
+        _progress(known.get(key), order, size)
         for key, order, size in zip(keys, orders, current.samples, strict=True)
     )
     phase = Phase(
@@ -261,15 +266,15 @@ def _phase(value: Mapping[str, Any]) -> Phase:
         sources=tuple(map(_text, value["sources"])),
         begin=Spot(*_wholes(value.get("begin", (0, 0)))),
         end=None if end is None else Spot(*_wholes(end)),
-        stands=tuple(Stand(*_wholes(stand)) for stand in value.get("stands", ())),
+        stands=tuple(SourceProgress(*_wholes(stand)) for stand in value.get("stands", ())),
         parked={
-            _text(key): Parked(_whole(turn), _whole(position), _whole(drawn), _wholes(skip))
+            _text(key): ParkedSource(_whole(turn), _whole(position), _whole(drawn), _wholes(skip))
             for key, (turn, position, drawn, skip) in parked.items()
         },
     )  # fmt: skip
 
 
-def _stands(stand: Stand | Parked, samples: int) -> bool:
+def _is_valid(stand: SourceProgress | ParkedSource, samples: int) -> bool:
     return 0 <= stand.turn < MAX_POSITION // samples and 0 <= stand.position <= samples
 
 
@@ -290,7 +295,7 @@ def _text(value: Any) -> str:
 
 
 def _skipped(state: Mapping[str, Any], last: Phase) -> tuple[Skips, ...]:
-    """Return the skip list of each source of the state."""
+    """Return the skip list of each source in the state."""
     lists = state.get("skip") or [[]] * len(last.sources)
     try:
         found = tuple(map(Skips, lists))
@@ -303,34 +308,37 @@ def _skipped(state: Mapping[str, Any], last: Phase) -> tuple[Skips, ...]:
 
 def _parked(
     last: Phase, skipped: Sequence[Skips], draws: int, schedule: Schedule | None
-) -> dict[str, Parked]:
-    """Return the place of each source of the phase after `draws` draws of its schedule."""
+) -> dict[str, ParkedSource]:
+    """Return the progress in each source of the phase `last`, after `draws` of its schedule."""
     schedule = schedule or last.schedule()
     drawn = schedule.counts(draws) - schedule.counts(last.draws)
     return {
-        key: Parked(*stand, count, tuple(skips.to_json()))
+        key: ParkedSource(*stand, count, tuple(skips.to_json()))
         for key, stand, skips, count in zip(
             last.sources, last.stands, skipped, drawn.tolist(), strict=True
         )
     }
 
 
-def _stand(was: Parked | None, order: Order, samples: int) -> Stand:
-    """Return the place of a source after the last sample that was drawn from it."""
+def _progress(was: ParkedSource | None, order: Order, samples: int) -> SourceProgress:
+    """Return the progress of a source after the last sample drawn from it; its start for None."""
     if was is None:
-        return Stand(0, 0)
+        return SourceProgress(0, 0)
     if was.drawn == 0:
-        return Stand(was.turn, was.position)
+        return SourceProgress(was.turn, was.position)
     skips = Skips(was.skip)
     place = skips.count(was.position, order, samples, was.turn)
     turns, place = divmod(place + was.drawn - 1, samples - len(skips))
     turn = was.turn + turns
     (last,) = skips.positions(np.array([place]), order, samples, turn).tolist()
-    return Stand(turn, last + 1)
+    return SourceProgress(turn, last + 1)
 
 
 def _require_same_sources(keys: Sequence[str], last: Phase) -> None:
-    """Raise unless a source is known, and known sources have the same samples in the same order."""
+    """Raise `IncompatibleError` unless a source is known, and all known ones have the same key.
+
+    Equal keys mean the same samples in the same order.
+    """
     known = {source_of(key): key for key in (*last.parked, *last.sources)}
     found = [(key, known[source_of(key)]) for key in keys if source_of(key) in known]
     if not found:

@@ -1,24 +1,26 @@
 """Weights of a mixture as whole numbers of draws in a period, and the schedule of the draws.
 
 Integers, fractions and short decimals are met exactly: a float stands for the simplest fraction
-that rounds to it, so 0.7 is 7/10, 1e-6 is 1/1000000 and 1/3 is a third. Weights whose exact period
-would be too long are rounded, in the shortest of a few periods that brings every share within one
-part in a thousand; the largest relative error is kept. A weight that cannot be met, above all one
-that would never be drawn, is an error.
+that rounds to it, so 0.7 is 7/10, 1e-6 is 1/1000000 and 1/3 is a third. If the exact period would
+be too long, the weights are rounded: of a few possible periods, the shortest is taken that brings
+every share within one part in a thousand, or else the longest. `PeriodWeights.error` is the largest
+relative error. A weight whose error is too large, above all one that would never be drawn, raises
+an error.
 
-The schedule says which source each draw comes from: exact at every prefix, and always the same.
-Source `i` has `weights[i]` of the `period` draws, spread as evenly as whole numbers can be: after
-any `t` draws its count differs from t * weight / period by less than one. This is proportionate
-fair scheduling (Baruah, Cohen, Plaxton, Varvel: Proportionate Progress, Algorithmica 1996) on one
-processor. Draw `k` of a source may stand at the positions from floor(k * period / weight) to
-ceil((k + 1) * period / weight) - 1, which is the same as that bound; of the draws that may stand at
-a position, the one that must come first takes it (the source of lower number where two must), and
-so every draw is in time: earliest deadline first loses nothing, and the even spread would fit.
+The schedule says which source each draw comes from; it depends on nothing but the whole-number
+weights. Source `i` has `weights[i]` of the `period` draws, spread evenly: after any `t` draws its
+count differs from t * weight / period by less than one. This is proportionate fair scheduling
+(Baruah, Cohen, Plaxton, Varvel: Proportionate Progress, Algorithmica 1996) on one processor. The
+bound means that draw `k` of a source stands at a position from floor(k * period / weight) to
+ceil((k + 1) * period / weight) - 1. Each position takes, of the draws that may stand there, the one
+with the earliest last position (of two equal ones, that of the source with the lower number). This
+is earliest deadline first, which meets all deadlines if any schedule does, and the even spread is
+such a schedule.
 
-At the end of a period every count is exact, so the next period is the same, and a table of one
-period answers for any position. As a count is always the rounded-down or the rounded-up target, the
-table needs one bit beside the source: 2 bytes a position, or 1 for up to 128 sources. It is filled
-as far as it is asked for, at some 0.2 microseconds a position.
+At the end of a period every count is exact, so all periods are the same, and a table of one period
+answers for any position. As a count is always t * weight / period rounded down or up, the table
+needs one bit beside the source: 2 bytes a position, or 1 for up to 128 sources. It is filled on
+demand, at some 0.2 microseconds a position.
 """
 
 from __future__ import annotations
@@ -50,12 +52,12 @@ __all__ = [
 Weight = int | float | Fraction
 
 MAX_PERIOD = 1 << 22
-"""The longest period without asking for more: its table takes 4 to 8 MiB."""
+"""The longest period by default; its table takes 4 to 8 MiB."""
 TOLERANCE = 0.05
-"""The relative error of a share above which weights are refused."""
+"""The largest relative error of a share by default."""
 
 _LONGEST = 1 << 30  # slots times weight stays far below 2**63
-_GOOD = 1e-3
+_GOOD = 1e-3  # relative error of all shares with which a shorter period is chosen
 _DIGITS = 17  # a float has no more
 
 
@@ -63,8 +65,8 @@ _DIGITS = 17  # a float has no more
 class PeriodWeights:
     """Draws of each source in one period.
 
-    `weights` are at least 1 and sum to `period`; `error` is the largest relative difference of a
-    source's share from the one asked for, 0.0 where all are exact.
+    `weights` are at least 1 and sum to `period`; `error` is the largest relative difference between
+    a source's share and the requested one, 0.0 if all are exact.
     """
 
     weights: tuple[int, ...]
@@ -79,11 +81,12 @@ def whole_weights(
     max_period: int = MAX_PERIOD,
     tolerance: float = TOLERANCE,
 ) -> PeriodWeights:
-    """Return the smallest whole numbers in the proportion of `weights`, or nearest to it.
+    """Return the smallest whole numbers in proportion to `weights`, rounded for a shorter period.
 
-    `names` are for messages. Raises `UsageError` (code E_WEIGHTS) for no weights, a weight that is
-    not a positive finite number, and one whose share `max_period` draws cannot meet to within the
-    relative `tolerance`. Costs some 20 microseconds a source.
+    `names` are for messages. They are rounded only if the exact numbers sum to more than
+    `max_period`. Raises `UsageError` (E_WEIGHTS) without weights, for a weight that is not a
+    positive finite number, and for one whose share in `max_period` draws has a relative error above
+    `tolerance`. Costs some 20 microseconds a source.
 
     >>> whole_weights([0.7, 0.3])
     PeriodWeights(weights=(7, 3), period=10, error=0.0)
@@ -97,7 +100,7 @@ def whole_weights(
             where="weights", code="E_WEIGHTS",
         )  # fmt: skip
     named = list(names) if names is not None else [str(i) for i in range(len(weights))]
-    asked = _common(
+    asked = _smallest_integers(
         [as_fraction(w, f"weight {name}") for w, name in zip(weights, named, strict=True)]
     )
     if sum(asked) <= max_period:
@@ -110,18 +113,20 @@ def whole_weights(
     if max(errors) > tolerance:
         worst = max(range(len(asked)), key=errors.__getitem__)
         raise _unmet(named[worst], asked[worst], asked, (found[worst], sum(found)), tolerance)
-    found = _common([Fraction(w) for w in found])
+    found = _smallest_integers([Fraction(w) for w in found])
     return PeriodWeights(weights=tuple(found), period=sum(found), error=max(errors))
 
 
 def as_fraction(value: object, where: str) -> Fraction:
-    """Return the simplest fraction that rounds to `value`, which must be positive.
+    """Return the simplest fraction that rounds to `value`.
+
+    Raises `UsageError` unless `value` is a positive number.
 
     >>> as_fraction(0.1, "weight"), as_fraction(2 / 3, "weight")
     (Fraction(1, 10), Fraction(2, 3))
     """
     found = Fraction(0)
-    number = not isinstance(value, bool)  # which Python counts among them
+    number = not isinstance(value, bool)  # which Python counts as a number
     if number and isinstance(value, Rational):
         found = Fraction(int(value.numerator), int(value.denominator))
     elif number and isinstance(value, Real) and math.isfinite(value):
@@ -141,8 +146,8 @@ def _simplest(value: float) -> Fraction:
     return next((fraction for fraction in near if float(fraction) == value), exact)
 
 
-def _common(fractions: Sequence[Fraction]) -> list[int]:
-    """Return the smallest whole numbers in this proportion."""
+def _smallest_integers(fractions: Sequence[Fraction]) -> list[int]:
+    """Return the smallest whole numbers in the proportion of `fractions`."""
     scale = math.lcm(*(f.denominator for f in fractions))
     numbers = [f.numerator * (scale // f.denominator) for f in fractions]
     divisor = math.gcd(*numbers)
@@ -150,10 +155,11 @@ def _common(fractions: Sequence[Fraction]) -> list[int]:
 
 
 def _rounded(asked: Sequence[int], period: int) -> list[int]:
-    """Return whole numbers that sum to `period`: quotas rounded down, some of them up.
+    """Return `asked` scaled to whole numbers that sum to `period`.
 
-    Up go those for which it changes the relative errors for the better most, or for the worse
-    least: small quotas go to their nearest number, and large ones make up the sum.
+    A weight's quota is its exact, fractional number of draws in the period. All quotas are rounded
+    down; then as many as the sum needs are rounded up, first those whose relative error this
+    reduces most (or increases least).
     """
     total = sum(asked)
     found = [weight * period // total for weight in asked]
@@ -168,13 +174,13 @@ def _rounded(asked: Sequence[int], period: int) -> list[int]:
 
 
 def _quotas(asked: Sequence[int], period: int) -> list[float]:
-    """Return the exact draws as floats; 0.0 for one too small for a float."""
+    """Return the exact draws of each source in `period` as floats; 0.0 if one is too small."""
     total = sum(asked)
     return [weight * period / total for weight in asked]
 
 
 def _errors(asked: Sequence[int], found: Sequence[int]) -> list[float]:
-    """Return the relative difference of each share from the one asked for."""
+    """Return the relative difference between each share and the requested one."""
     quotas = _quotas(asked, sum(found))
     return [abs(f / q - 1) if q else 1.0 for f, q in zip(found, quotas, strict=True)]
 
@@ -184,7 +190,7 @@ def _unmet(
 ) -> UsageError:
     share, (draws, period) = weight / sum(asked), found
     drawn = f"get {draws:,}, {draws / (share * period):.3g} times its due" if draws else "get none"
-    # Enough for exact shares, or for a quota of which half a draw is the tolerance.
+    # Long enough for exact shares, or for half a draw to be within the tolerance.
     needed = min(sum(asked), -(-sum(asked) // max(1, int(2 * Fraction(tolerance) * weight))))
     longer = ""
     if period < needed <= _LONGEST:
@@ -205,17 +211,18 @@ Counts = npt.NDArray[np.int64]
 
 
 class _Filled(NamedTuple):
-    """The end of the filled table, and the draws that may stand there but did not yet."""
+    """How far the table is filled, and the draws that could stand before there but do not yet."""
 
     stop: int
     waiting: tuple[int, ...]  # a heap of deadline * sources + source
 
 
 class Schedule:
-    """The schedule of `weights`: see `whole_weights` for what they may be, and for the errors.
+    """The source of each draw; see `whole_weights` for the weights and the errors.
 
-    `weights` (those of the period), `period` and `error` say what is realised. Equal weights give
-    an equal schedule, on every machine. Safe to share among threads; pickles as its weights.
+    The attributes `weights` (whole numbers, of a period), `period` and `error` are those of
+    `PeriodWeights`. Equal weights give an equal schedule on every machine. Threads may share it;
+    pickles as its weights.
 
     >>> schedule = Schedule([0.5, 0.25, 0.25])
     >>> schedule.weights, schedule.period
@@ -260,9 +267,9 @@ class Schedule:
         return f"<dataprep.Schedule of {len(self.weights):,} sources, period {self.period:,}>"
 
     def at(self, positions: Counts) -> tuple[Counts, Counts]:
-        """Return the source at each of `positions`, and its draws before: int64, same shape.
+        """Return the source at each of `positions`, and the number of its draws before: int64.
 
-        Costs about 20 ns a position where the table is filled. Raises `IndexError` for a negative
+        Costs about 20 ns a position in the filled table. Raises `IndexError` for a negative
         position.
         """
         if positions.size == 0:
@@ -277,7 +284,7 @@ class Schedule:
         return source, periods * weight + slots * weight // self.period + (entry & 1)
 
     def counts(self, position: int) -> Counts:
-        """Return the draws of each source before `position`: int64 [sources].
+        """Return the number of draws of each source before `position`: int64 [sources].
 
         Costs the filling of the table up to there, then some 20 microseconds.
         """
@@ -298,8 +305,8 @@ class Schedule:
     def position_of(self, source: Counts, number: Counts) -> Counts:
         """Return the position of draw `number` (from 0) of `source`: the inverse of `at`.
 
-        The first call fills the table and turns it round, for 4 bytes a position of the period.
-        Raises `IndexError` for a source or a number that there is not.
+        The first call fills and inverts the table, which takes 4 bytes a position of the period.
+        Raises `IndexError` for an unknown source or a negative number.
         """
         if source.size == 0:
             return np.zeros(source.shape, np.int64)
@@ -308,7 +315,7 @@ class Schedule:
         if int(number.min()) < 0:
             raise IndexError(f"number {number.min()} is negative")
         if self._places is None:
-            self._places = self._turned()
+            self._places = self._inverted()
         periods, rest = np.divmod(number, self._weight[source])
         slots = self._places[self._first()[source] + rest].astype(np.int64)
         found: Counts = periods * self.period + slots
@@ -318,8 +325,8 @@ class Schedule:
         """Return where the positions of each source begin in `_places`."""
         return np.cumsum(self._weight) - self._weight
 
-    def _turned(self) -> npt.NDArray[np.int32]:
-        """Return the positions of source 0 in the period, then those of source 1, ..."""
+    def _inverted(self) -> npt.NDArray[np.int32]:
+        """Return the positions of source 0 in the period, then those of source 1, ...: int32."""
         first, places = self._first(), np.empty(self.period, np.int32)
         for start in range(0, self.period, _PIECE):
             slots = np.arange(start, min(start + _PIECE, self.period))
@@ -328,7 +335,7 @@ class Schedule:
         return places
 
     def _fill(self, stop: int) -> None:
-        """Fill the table up to `stop`; threads that do so together write the same."""
+        """Fill the table up to `stop`; threads that do so at the same time write equal values."""
         filled = self._filled
         while filled.stop < stop:
             filled = self._fill_piece(filled)
@@ -351,9 +358,10 @@ class Schedule:
         return _Filled(stop, tuple(waiting))
 
     def _released(self, start: int, stop: int) -> tuple[Counts, Counts]:
-        """Return the draws that may stand first at `start` to `stop`, as keys in that order.
+        """Return the draws whose earliest position is in `start` to `stop`, as sorted heap keys.
 
-        And, for each of these positions, how many of them it is the first for.
+        They are sorted by that position. The second array, int64 [stop - start], has the number of
+        draws for each position.
         """
         first, last = (-(-at * self._weight // self.period) for at in (start, stop))
         count = last - first
@@ -368,7 +376,10 @@ class Schedule:
 
 
 def _earliest(waiting: list[int], keys: list[int], per_slot: list[int]) -> list[int]:
-    """Return the smallest key waiting at each slot, and the heap after."""
+    """Return the key drawn at each slot: the smallest on the heap `waiting`, which changes.
+
+    `keys` arrive on the heap in order, `per_slot` of them at each slot.
+    """
     drawn, arrive = [], iter(keys).__next__
     for count in per_slot:  # nearly all the time goes here: nothing is done twice
         if count == 1:

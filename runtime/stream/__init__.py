@@ -1,1 +1,1 @@
-"""Streams: sequential reads of whole blocks as an iterable dataset."""
+"""Streams: iterable datasets that read whole blocks in sequence."""

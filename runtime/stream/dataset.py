@@ -2,16 +2,16 @@
 
 For storage with expensive random reads: rotating disks, network file systems, data larger than the
 page cache. If the data fits into memory, `create_loader` is as fast, shuffles better, and its order
-depends on no topology.
+does not depend on the topology (ranks, workers and batch size).
 
-Guarantees. An epoch is one sequence of all samples, a pure function of (dataset, seed,
-epoch, shuffle options). It is dealt among the ranks, and each rank's share among its workers, in
-contiguous runs (`runtime/stream/deal.py`): every sample once, equally many steps on every rank, and
-each worker reads forward. So what is served is a function of (seed, epoch, topology). A run that
-stops continues at its place, also on another topology: the rest is dealt anew.
+An epoch is one sequence of all samples, a pure function of (dataset, seed, epoch, shuffle options).
+It is divided among the ranks, and each rank's share among its workers, in contiguous runs
+(`runtime/stream/deal.py`): every sample comes once, all ranks make equally many steps, and each
+worker reads forward. So what is served is a function of (seed, epoch, topology). A stopped run
+continues after its last step, also on another topology: the rest of the epoch is then divided anew.
 
-Each worker holds the tokens of one window of blocks, or of the shuffle buffer, in memory. If two
-runs meet inside a window, both read it.
+Each worker holds the tokens of one window of blocks, or of the shuffle buffer, in memory. If a
+window contains the end of one run and the start of the next, both workers read it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataprep.formats.errors import DataprepError, UsageError, require
 from ..checks import flag, whole_number
 from ..loader.serve import require_seed
 from ..loader.state_errors import warn_of_dropped, whole
-from ..loader.workers import telling
+from ..loader.workers import yielding_errors
 from ..order.permutation import ALGORITHM, MAX_SAMPLES, Positions
 from ..sample_numbers import PADDING
 from ..types import OF_THE_BATCH, Batch
@@ -43,14 +43,14 @@ from .deal import (
     runs_of,
 )
 from .order import (
-    Shuffle,
     StreamOrder,
+    StreamShuffle,
     described,
     stream_order,
     stream_sizes,
 )
-from .reader import Readable, Reader
-from .state import Place, SharedPlace, Sizes, dump_state, parse_state
+from .reader import ChunkReader, StreamableDataset
+from .state import SharedProgress, Sizes, StreamProgress, dump_state, parse_state
 
 __all__ = ["StreamDataset"]
 
@@ -58,34 +58,34 @@ _BUFFER = 8192
 
 
 class StreamDataset(IterableDataset[Batch]):
-    """An iterable dataset over the samples of `dataset`, exactly once an epoch.
+    """Iterable dataset that yields each sample of `dataset` once an epoch.
 
     Arguments:
-        dataset: a `WindowDataset`, or what has its methods and `split`, `definition`, `spans`;
-            made with ``sample_mask=True`` for ``end="pad"``. Its samples should be stored in order.
-        batch_size: samples a step and rank; then give the DataLoader ``batch_size=None``. None
+        dataset: a `WindowDataset`, or another `StreamableDataset`; made with ``sample_mask=True``
+            for ``end="pad"``. Its samples should be stored in order.
+        batch_size: samples in a step of one rank; a DataLoader then needs ``batch_size=None``. None
             here: single samples, which a stock DataLoader collates.
-        seed: of the shuffle.
-        epoch: the first to serve.
+        seed: the seed of the shuffle.
+        epoch: the first epoch to serve.
         shuffle: ``"blocks"`` (blocks permuted, samples permuted in windows of them; see `Blocks`),
             ``"buffer"`` (permuted blocks read through a buffer; see `ShuffleBuffer`), or None.
-        block: samples read together. None: 2 MiB of tokens; see `stream_sizes`.
-        window: blocks that are shuffled together, read before the first batch of a worker, and held
-            in its memory. None: 512 MiB of tokens; lower it where that is too much. See `Blocks`
-            for what a window mixes.
+        block: samples that are read together. None: 2 MiB of tokens; see `stream_sizes`.
+        window: blocks that are shuffled together. A worker reads a window before its first batch,
+            and holds it in memory. None: 512 MiB of tokens; reduce it if that is too much. See
+            `Blocks` for what a window mixes.
         buffer: samples in the shuffle buffer. None: 8,192. If `block`, `window` or `buffer` is
             None, `load_state_dict` takes over that of the state.
-        dp_rank, dp_size: this process among the data-parallel ones.
-        end: what becomes of samples that do not fill a step of all ranks: ``"drop"`` (fewer than
-            dp_size x batch_size), ``"pad"`` (rows of `PADDING` fill up, told by `sample_mask`), or
-            for one rank ``"partial"`` (a batch that is shorter).
-        infinite: go on into the next epoch without end. There is no `len` then.
+        dp_rank, dp_size: rank and number of the data-parallel processes.
+        end: decides about samples that do not fill a step of all ranks: ``"drop"`` (fewer than
+            dp_size x batch_size are not served), ``"pad"`` (`PADDING` rows, marked in
+            `sample_mask`, fill the step), or for one rank ``"partial"`` (a shorter batch).
+        infinite: continue with the next epoch without end; there is no `len` then.
 
-    Iterating here, or in a DataLoader without workers, serves the epoch, and once its last batch
-    is handed over the next one, as `Loader` does; a pass that is left early does not count and is
-    served again. With ``infinite`` the next pass continues where the last was left instead. Worker
-    processes do not know what the trainer took: `stream_loader` counts that, a stock DataLoader
-    serves the epoch that `set_epoch` set, and warns when it serves one again.
+    Without worker processes, a pass serves one epoch and the next pass the next epoch, as with
+    `Loader`; a pass that is left early does not count and is served again. With ``infinite`` the
+    next pass continues where the last one was left. Worker processes do not know what the trainer
+    has received: `stream_loader` counts that. A stock DataLoader with workers serves the epoch that
+    `set_epoch` set, and warns when it serves one again.
 
     Raises `UsageError` for arguments that cannot be met, such as a path for `dataset`.
 
@@ -97,12 +97,12 @@ class StreamDataset(IterableDataset[Batch]):
 
     def __init__(
         self,
-        dataset: Readable,
+        dataset: StreamableDataset,
         *,
         batch_size: int | None = None,
         seed: int = 0,
         epoch: int = 0,
-        shuffle: Shuffle | None = "blocks",
+        shuffle: StreamShuffle | None = "blocks",
         block: int | None = None,
         window: int | None = None,
         buffer: int | None = None,
@@ -120,7 +120,7 @@ class StreamDataset(IterableDataset[Batch]):
         self.seed, self.dp_rank = require_seed(seed), whole_number("dp_rank", dp_rank)
         self.dp_size = whole_number("dp_size", dp_size, 1)
         self.end, self.infinite = end, flag("infinite", infinite)
-        known = (None, *get_args(Shuffle))
+        known = (None, *get_args(StreamShuffle))
         require(shuffle in known, "shuffle", f"must be one of {known}, got {shuffle!r}")
         require(end in get_args(StreamEnd), "end",
                  f"must be one of {get_args(StreamEnd)}, got {end!r}")  # fmt: skip
@@ -138,23 +138,23 @@ class StreamDataset(IterableDataset[Batch]):
         defaults = stream_sizes(dataset.split.tokens * dataset.split.dtype.itemsize // self._n)
         given = {"block": block, "window": window, "buffer": buffer}
         self._defaults = frozenset(name for name, size in given.items() if size is None)
-        self._shuffle: Shuffle | None = shuffle
+        self._shuffle: StreamShuffle | None = shuffle
         self._set_sizes(*(
             default if size is None else whole_number(name, size, 1)
             for (name, size), default in zip(given.items(), (*defaults, _BUFFER), strict=True)
         ))  # fmt: skip
-        self._now = self._start = Place(0)
-        self._shared = SharedPlace()
+        self._now = self._start = StreamProgress(0)
+        self._shared = SharedProgress()
         self.counted = False
-        """True if a `Loader` counts what is handed over."""
-        self._loaded = -1  # the version, in shared memory, of the place that was loaded
-        self._finished = -1  # the epoch of a loaded state of which nothing was left to serve
-        self.tells = False
-        """True if an error is handed over in place of a batch: in workers of `stream_loader`."""
+        """True if a `Loader` counts the batches that are served."""
+        self._loaded = -1  # the version, in shared memory, of the loaded progress
+        self._finished = -1  # the epoch of a loaded state that had nothing left to serve
+        self.yields_errors = False
+        """True if errors are yielded in place of batches: in workers of `stream_loader`."""
         self.set_epoch(epoch)
 
     def topology(self, workers: int = 1) -> Topology:
-        """Return the topology with so many worker processes (1 also stands for none)."""
+        """Return the topology with `workers` worker processes; 1 also stands for none."""
         return Topology(
             dp_size=self.dp_size, workers=workers,
             batch_size=1 if self.batch_size is None else self.batch_size,
@@ -166,11 +166,11 @@ class StreamDataset(IterableDataset[Batch]):
         return self._start.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass serve `epoch` from its beginning, also in workers that live already.
+        """Make the next pass serve `epoch` from its beginning, also in workers that exist already.
 
-        A place loaded in it stays until a pass has begun there; another epoch drops it and warns.
-        An epoch of which a loaded state had nothing left is not served again.
-        Call it between passes: workers that are just starting one may see it or not.
+        Progress that was loaded in this epoch is kept until a pass has begun from it; any other
+        epoch drops it, with a warning. An epoch that a loaded state had finished is not served
+        again. Call it between passes: a worker that is just starting a pass may or may not see it.
         """
         epoch = whole_number("epoch", epoch)
         if epoch == self._finished:
@@ -180,10 +180,13 @@ class StreamDataset(IterableDataset[Batch]):
                 return
             warn_of_dropped(self.epoch, self._start.consumed(self._n, self.end), epoch)
         self._finished = -1
-        self._go_to(Place(epoch))
+        self._go_to(StreamProgress(epoch))
 
     def __len__(self) -> int:
-        """Return the steps of this rank in an epoch (samples, if `batch_size` is None)."""
+        """Return the number of steps of this rank in an epoch (samples, if `batch_size` is None).
+
+        Raises `TypeError` for an infinite stream.
+        """
         if self.infinite:
             raise TypeError("an infinite stream has no length")
         return self._deal(self.topology()).steps
@@ -195,32 +198,33 @@ class StreamDataset(IterableDataset[Batch]):
             return self.count(self.batches(start), start)
         # Read now: a generator's body would only run when the first batch is asked for.
         start = self._shared.read(worker.id, warn=self._shuffle is not None)
-        if self._sizes != self._shared.sizes:  # of a state that was loaded after the worker began
+        if self._sizes != self._shared.sizes:  # a state was loaded after the worker started
             self._set_sizes(*self._shared.sizes)
         return self._in_worker(self._enter(start, worker.num_workers), worker.id)
 
-    def begin(self, workers: int) -> Place:
-        """Begin a pass with so many workers and return its place. Part of `stream_loader`."""
+    def begin(self, workers: int) -> StreamProgress:
+        """Begin a pass with `workers` workers; return its first progress. For `stream_loader`."""
         start = self._next(workers)
         self._go_to(start)
         return start
 
     def upcoming(self, workers: int) -> Batch:
-        """Return the first batch of such a pass; the place stays. Part of `stream_loader`."""
+        """Return the first batch of the next pass, without advancing. For `stream_loader`."""
         return next(self.batches(self._next(workers)))
 
-    def count(self, batches: Iterator[Batch], start: Place) -> Iterator[Batch]:
-        """Hand over `batches` of a pass that began at `start`, counting. Part of `stream_loader`.
+    def count(self, batches: Iterator[Batch], start: StreamProgress) -> Iterator[Batch]:
+        """Yield `batches` of a pass that began at `start`, each after counting it.
 
-        A step is counted before it is handed over: a trainer that has it has it.
+        For `stream_loader`. As a batch is counted first, the state that a trainer takes includes
+        the batch it has just received.
         """
         now, steps = start, start.deal(self._n, self.end).steps
         for batch in batches:
             handed = [batch]
             del batch
-            now = Place(now.epoch, advance(now.stages))
+            now = StreamProgress(now.epoch, advance(now.stages))
             if now.stages[-1].steps == steps:
-                now = Place(now.epoch + 1, (Stage(topology=now.stages[-1].topology),))
+                now = StreamProgress(now.epoch + 1, (Stage(topology=now.stages[-1].topology),))
                 steps = now.deal(self._n, self.end).steps
                 if self._start == start and not self.infinite:
                     self._go_to(now)
@@ -228,11 +232,12 @@ class StreamDataset(IterableDataset[Batch]):
             yield handed.pop()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place of the trainer: JSON, the same on every rank; costs microseconds.
+        """Return the progress of the trainer as JSON values, the same on every rank.
 
         It has under 1 KB, and some 20 bytes more for each change of ranks, workers or batch size
-        (32 at most) in the epoch. Counts what was handed over. Raises `UsageError` where that
-        cannot be known, which is where a stock DataLoader's workers do the reading.
+        (32 at most) in the epoch. Costs microseconds. Batches that were yielded count. Raises
+        `UsageError` with the workers of a stock DataLoader, where the progress of the trainer is
+        not known.
         """
         if get_worker_info() is not None or (self._shared.used and not self.counted):
             raise UsageError(
@@ -245,8 +250,9 @@ class StreamDataset(IterableDataset[Batch]):
         """Make the next pass continue where `state` was taken, on this topology or another.
 
         With the same ranks, workers and batch size every rank continues with exactly the batches
-        that it would have got. Otherwise the rest of the epoch is dealt anew: still every sample
-        once. If the rest makes no step, the next epoch begins, and `epoch` names it.
+        that it would have received. Otherwise the rest of the epoch is divided anew, and still each
+        sample comes once. If the rest is less than a step, the next epoch begins, and `epoch` names
+        it.
 
         Raises `IncompatibleError` for a state of a newer version, another dataset, seed or shuffle,
         and `UsageError` for one that is damaged. O(1); O(ranks x workers) after a change of them.
@@ -256,21 +262,21 @@ class StreamDataset(IterableDataset[Batch]):
         self._set_sizes(*sizes)
         left = left_after(self._n, place.stages, self.end).total
         over = Deal(samples=left, topology=self.topology(), end=self.end).steps == 0
-        self._go_to(Place(place.epoch + 1) if over else place)
+        self._go_to(StreamProgress(place.epoch + 1) if over else place)
         self._finished = place.epoch if over else -1
         if place.epoch or state["consumed"]:
             self._loaded = self._shared.version
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return what decides the order, except the topology: JSON values."""
+        """Return what decides the order, apart from the topology, as JSON values."""
         return self._identity(self.order)
 
     def share(self) -> None:
-        """Put the place into shared memory; raises torch's error if there is none."""
+        """Move the progress to shared memory; raises torch's error if there is none."""
         self._shared.share()
 
-    def _go_to(self, place: Place) -> None:
+    def _go_to(self, place: StreamProgress) -> None:
         self._start = self._now = place
         self._shared.write(place, self._sizes)
 
@@ -286,7 +292,7 @@ class StreamDataset(IterableDataset[Batch]):
         )  # fmt: skip
 
     def _sizes_of(self, state: object) -> Sizes:
-        """Return the sizes of `state` where those of this stream are defaults."""
+        """Return the sizes of this stream, with those of `state` in place of defaults."""
         stored = state if isinstance(state, Mapping) else {}
         names = [
             name
@@ -295,29 +301,29 @@ class StreamDataset(IterableDataset[Batch]):
         ]
         return self._sizes._replace(**{name: whole(stored[name], name) for name in names})
 
-    def _next(self, workers: int) -> Place:
+    def _next(self, workers: int) -> StreamProgress:
         return self._enter(self._now if self.infinite else self._start, workers)
 
-    def _enter(self, start: Place, workers: int) -> Place:
+    def _enter(self, start: StreamProgress, workers: int) -> StreamProgress:
         topology = self.topology(workers)
-        return Place(*enter(self._n, start.epoch, start.stages, topology, self.end))
+        return StreamProgress(*enter(self._n, start.epoch, start.stages, topology, self.end))
 
     def _deal(self, topology: Topology) -> Deal:
         return Deal(samples=self._n, topology=topology, end=self.end)
 
-    def _in_worker(self, start: Place, worker: int) -> Iterator[Batch]:
+    def _in_worker(self, start: StreamProgress, worker: int) -> Iterator[Batch]:
         version = self._shared.version
         batches = self.batches(start, worker)
-        for batch in telling(batches) if self.tells else batches:
+        for batch in yielding_errors(batches) if self.yields_errors else batches:
             yield batch
             if isinstance(batch, DataprepError):
                 return
             del batch
         self._shared.finish(worker, version)
 
-    def batches(self, start: Place, worker: int = 0) -> Iterator[Batch]:
+    def batches(self, start: StreamProgress, worker: int = 0) -> Iterator[Batch]:
         """Yield the batches of one worker in a pass that begins at `start`."""
-        reader = Reader(self.dataset, self.order, self.block)
+        reader = ChunkReader(self.dataset, self.order, self.block)
         size = self.batch_size or 1
         for run in runs_of(
             self._n, start.epoch, start.stages, self.end, rank=self.dp_rank, worker=worker,
@@ -330,7 +336,7 @@ class StreamDataset(IterableDataset[Batch]):
             if served < run.items:  # a batch of nothing but padding
                 yield self._batch(self.dataset, np.empty(0, np.int64))
 
-    def _batch(self, rows: Readable, samples: Positions) -> Batch:
+    def _batch(self, rows: StreamableDataset, samples: Positions) -> Batch:
         if self.batch_size is None and len(samples):
             return rows[int(samples[0])]
         missing = (self.batch_size or 1) - len(samples) if self.end == "pad" else 0
@@ -340,7 +346,7 @@ class StreamDataset(IterableDataset[Batch]):
         return {name: field if name in OF_THE_BATCH else field[0] for name, field in batch.items()}
 
     def _identity(self, order: StreamOrder) -> dict[str, Any]:
-        """Return what a state must agree with: all that decides the order, except the topology."""
+        """Return the fields in which a state must agree: what decides `order`, not the topology."""
         return {
             "algorithm": ALGORITHM, "content_id": self.dataset.split.content_id,
             "definition": dict(self.dataset.definition), "samples": self._n, "seed": self.seed,

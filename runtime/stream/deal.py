@@ -1,13 +1,14 @@
 """Division of an epoch of a stream among ranks and workers: pure arithmetic.
 
-An epoch is a sequence of n positions. It is **dealt** among ranks into contiguous shares of equally
-many steps, and each share among the rank's workers into contiguous **runs** of whole batches, so
-that every worker reads forward. Step k of a rank is item k // workers of run k % workers: the order
-in which torch's DataLoader hands over what its workers yield.
+An epoch is a sequence of n positions. It is **dealt** among ranks in contiguous shares of equally
+many steps, and each share among the rank's workers in contiguous **runs** of whole batches, so that
+every worker reads forward. Step k of a rank is item k // workers of run k % workers: the order in
+which torch's DataLoader yields the batches of its workers.
 
-Having taken k steps under some topology leaves ranges of positions, which follow from (n, topology,
-k) alone. They are a sequence again and can be dealt to any other topology. So a list of **stages**
-(topology, steps) says exactly what an epoch has still to serve: a few numbers, whatever the ranks.
+The positions that are left after k steps under some topology are ranges that follow from (n,
+topology, k). They are a sequence again, which can be dealt to any other topology. So a list of
+**stages** (topology, steps) determines what is left of an epoch: a few numbers, however many ranks
+there are.
 
 Costs microseconds for a few workers, and some 100 ns for each of ranks x workers after a change of
 topology. Needs no torch.
@@ -30,10 +31,10 @@ __all__ = [
     "MAX_STAGES",
     "Deal",
     "Ranges",
-    "Run",
     "Stage",
     "StreamEnd",
     "Topology",
+    "WorkerRun",
     "advance",
     "enter",
     "left_after",
@@ -43,12 +44,12 @@ __all__ = [
 StreamEnd = Literal["drop", "partial", "pad"]
 
 MAX_STAGES = 32
-"""Topologies that one epoch may be served under, one after the other: bounds the state."""
+"""Topologies that one epoch may be served under, one after the other; limits the size of states."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Topology:
-    """`dp_size` ranks of `workers` runs each (1 without worker processes), batches of a rank."""
+    """The numbers of ranks, of worker processes in a rank (1 for none), of samples in a batch."""
 
     dp_size: int = 1
     workers: int = 1
@@ -66,7 +67,7 @@ class Topology:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """`steps` that every rank has taken under `topology`."""
+    """A number of steps that every rank has made under one topology."""
 
     topology: Topology
     steps: int = 0
@@ -74,7 +75,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges:
-    """Positions `starts[i]` to `stops[i]`, one range after the other: int64 [k], none empty.
+    """A sequence of positions: `starts[i]` to `stops[i]` for each i, int64 [k], no range empty.
 
     >>> Ranges.of(np.array([0, 5, 9]), np.array([2, 9, 10])).part(1, 5).as_list()
     [(1, 2), (5, 8)]
@@ -85,7 +86,7 @@ class Ranges:
 
     @classmethod
     def of(cls, starts: Positions, stops: Positions) -> Ranges:
-        """Return ranges in increasing order; empty ones are dropped, neighbours joined."""
+        """Return the given ranges, which increase, without empty ones and joined if they touch."""
         kept = starts < stops
         starts, stops = starts[kept].astype(np.int64), stops[kept].astype(np.int64)
         if not len(starts):
@@ -95,7 +96,7 @@ class Ranges:
 
     @property
     def total(self) -> int:
-        """Return the positions in all ranges together."""
+        """Return the number of positions in all ranges together."""
         return int((self.stops - self.starts).sum())
 
     def as_list(self) -> list[tuple[int, int]]:
@@ -103,11 +104,14 @@ class Ranges:
         return list(zip(self.starts.tolist(), self.stops.tolist(), strict=True))
 
     def part(self, first: int, stop: int) -> Ranges:
-        """Return the positions at places `first` to `stop` of the sequence of all ranges."""
+        """Return the positions with the indices `first` to `stop` in the sequence."""
         return self.select(np.array([first]), np.array([stop]))
 
     def select(self, firsts: Positions, stops: Positions) -> Ranges:
-        """Return the same for several stretches, in increasing order and not overlapping."""
+        """Return the positions with the indices `firsts[i]` to `stops[i]` in the sequence, all i.
+
+        These index ranges must increase and not overlap.
+        """
         kept = firsts < stops
         firsts, stops = firsts[kept], stops[kept]
         bases = np.append(0, np.cumsum(self.stops - self.starts))
@@ -124,11 +128,11 @@ class Ranges:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deal:
-    """A sequence of `samples` dealt to a topology. `end` as in `GlobalBatchSampler`.
+    """A sequence of `samples` dealt to a topology; `end` is as in `GlobalBatchSampler`.
 
-    With ``"drop"`` the last `samples` % (dp_size x batch_size) are not dealt. With ``"pad"``
-    and ``"partial"`` the shares differ by at most one sample, and a rank's last run ends in a batch
-    that is not full (and may, of several ranks, be empty).
+    With ``"drop"`` the last `samples` % (dp_size x batch_size) are not dealt. With ``"pad"`` and
+    ``"partial"`` the shares of ranks differ by at most one sample, and the last batch of a rank may
+    not be full (or, with several ranks, may be empty).
 
     >>> deal = Deal(samples=10, topology=Topology(workers=2, batch_size=2), end="drop")
     >>> deal.steps, deal.run(0, 0), deal.run(0, 1), deal.left(3).tolist()
@@ -141,21 +145,24 @@ class Deal:
 
     @property
     def steps(self) -> int:
-        """Return the steps of every rank."""
+        """Return the number of steps of every rank."""
         whole, rest = divmod(self.samples, self.topology.dp_size * self.topology.batch_size)
         return whole + (rest > 0 and self.end != "drop")
 
     def run(self, rank: int, run: int, item: int = 0) -> tuple[int, int]:
-        """Return the places that one run of a rank covers from its batch `item` on."""
+        """Return start and stop, as indices, of a rank's run `run` from its batch `item` on."""
         starts, stops = self._runs(np.array([rank]), np.array([run]), np.array([item]))
         return int(starts[0, 0]), int(stops[0, 0])
 
     def items(self, run: int) -> int:
-        """Return the batches in a run: as many as in any other, or one more."""
+        """Return the number of batches in a run; runs differ by at most one."""
         return self.steps // self.topology.workers + (run < self.steps % self.topology.workers)
 
     def left(self, steps: int) -> Positions:
-        """Return the places left when every rank has taken `steps` steps: int64 [k, 2]."""
+        """Return starts and stops, as indices, of what is left after `steps` steps of every rank.
+
+        int64 [k, 2].
+        """
         workers, ranks = self.topology.workers, self.topology.dp_size
         runs = np.arange(workers)
         taken = np.maximum(0, (steps - runs + workers - 1) // workers)
@@ -168,14 +175,14 @@ class Deal:
         return kept
 
     def taken(self, steps: int) -> int:
-        """Return the samples in `steps` steps of every rank."""
+        """Return the number of samples in `steps` steps of every rank."""
         if self.end == "drop":
             return steps * self.topology.dp_size * self.topology.batch_size
         left = self.left(steps)
         return self.samples - int((left[:, 1] - left[:, 0]).sum())
 
     def _share(self, ranks: Positions) -> Positions:
-        """Return where the share of each rank starts."""
+        """Return the index at which the share of each rank starts."""
         if self.end == "drop":
             return ranks * (self.steps * self.topology.batch_size)
         whole, rest = divmod(self.samples, self.topology.dp_size)
@@ -184,7 +191,7 @@ class Deal:
     def _runs(
         self, ranks: Positions, runs: Positions, items: Positions
     ) -> tuple[Positions, Positions]:
-        """Return starts (from batch `items` on) and stops, int64 [ranks, runs]."""
+        """Return starts (from batch `items` on) and stops of runs, indices: int64 [ranks, runs]."""
         each, more = divmod(self.steps, self.topology.workers)
         first = runs * each + np.minimum(runs, more)
         size = each + (runs < more)
@@ -195,7 +202,7 @@ class Deal:
         return starts, np.minimum(base + (first + size) * batch, limit)
 
 
-class Run(NamedTuple):
+class WorkerRun(NamedTuple):
     """The `positions` of one epoch that one worker reads, in `items` batches."""
 
     epoch: int
@@ -205,7 +212,10 @@ class Run(NamedTuple):
 
 @lru_cache(maxsize=16)
 def left_after(samples: int, stages: tuple[Stage, ...], end: StreamEnd) -> Ranges:
-    """Return the positions of an epoch of `samples` that are left after `stages`."""
+    """Return the positions of an epoch of `samples` that are left after `stages`.
+
+    Raises `UsageError` for a stage with more steps than were left.
+    """
     left = Ranges.of(np.array([0]), np.array([samples]))
     for stage in stages:
         deal = Deal(samples=left.total, topology=stage.topology, end=end)
@@ -222,9 +232,10 @@ def left_after(samples: int, stages: tuple[Stage, ...], end: StreamEnd) -> Range
 def enter(
     samples: int, epoch: int, stages: tuple[Stage, ...], topology: Topology, end: StreamEnd
 ) -> tuple[int, tuple[Stage, ...]]:
-    """Return epoch and stages with which `topology` continues; the last stage is its own.
+    """Return the epoch and stages with which `topology` continues; the last stage is its own.
 
-    If the rest of the epoch makes no step of this topology, the next epoch begins.
+    If the rest of the epoch is less than a step of this topology, the next epoch begins. Raises
+    `UsageError` for more than `MAX_STAGES` topologies.
     """
     if stages and stages[-1].topology == topology:
         before, own = stages[:-1], stages[-1]
@@ -250,10 +261,11 @@ def runs_of(
     rank: int,
     worker: int,
     infinite: bool = False,
-) -> Iterator[Run]:
-    """Yield what `worker` of `rank` reads after `enter`: one run of each epoch.
+) -> Iterator[WorkerRun]:
+    """Yield the runs that `worker` of `rank` reads, one for each epoch; `stages` are from `enter`.
 
-    Worker 0 serves the first step that is handed over now, whichever run that belongs to.
+    One epoch, or, if `infinite`, all that follow. torch takes the first step of a pass from worker
+    0, so that worker reads the run of the next step, whichever run that is.
     """
     topology, taken = stages[-1].topology, stages[-1].steps
     workers, handed = topology.workers, 0
@@ -263,7 +275,7 @@ def runs_of(
         step = taken + (worker - handed) % workers  # the first that falls to this worker
         run, item = step % workers, step // workers
         if item < deal.items(run):
-            yield Run(epoch, left.part(*deal.run(rank, run, item)), deal.items(run) - item)
+            yield WorkerRun(epoch, left.part(*deal.run(rank, run, item)), deal.items(run) - item)
         if not infinite:
             return
         handed += deal.steps - taken
@@ -271,5 +283,5 @@ def runs_of(
 
 
 def advance(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-    """Return the stages with one more step taken in the last."""
+    """Return `stages` with one more step in the last stage."""
     return (*stages[:-1], replace(stages[-1], steps=stages[-1].steps + 1))

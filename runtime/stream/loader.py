@@ -1,7 +1,7 @@
 """`stream_loader`: a `Loader` over a `StreamDataset`.
 
-Workers read ahead, so only the process that hands batches over knows what was consumed. The loader
-counts there; from the counts follows by arithmetic where each worker continues
+Workers read ahead, so only the process that yields batches to the trainer knows what was consumed.
+The loader counts there, and arithmetic on the counts tells where each worker continues
 (`runtime/stream/deal.py`).
 """
 
@@ -22,13 +22,13 @@ from ..loader.stats import rows_of
 from ..loader.workers import begin_work
 from ..types import Batch
 from .dataset import StreamDataset
-from .state import Place
+from .state import StreamProgress
 
 __all__ = ["StreamSource", "stream_loader"]
 
 
 class StreamSource:
-    """A `BatchSource` over a `StreamDataset`, which has the order and the place."""
+    """A `BatchSource` over a `StreamDataset`, which has the order and the progress."""
 
     order_digest = None
 
@@ -38,12 +38,12 @@ class StreamSource:
 
     @property
     def torch_options(self) -> dict[str, Any]:
-        """Return the arguments of `DataLoader` that say how the dataset is batched."""
+        """Return the arguments of `DataLoader` that decide about batching."""
         return {"batch_size": None}
 
     @property
     def order(self) -> dict[str, Any]:
-        """Return the definition of the order: JSON values."""
+        """Return the definition of the order, as JSON values."""
         return self.dataset.definition
 
     @property
@@ -56,24 +56,24 @@ class StreamSource:
         self.dataset.set_epoch(epoch)
 
     def begin(self, workers: int) -> _StreamPass:
-        """Begin a pass at the current place, which worker processes read from shared memory."""
+        """Begin a pass at the current progress, which worker processes read from shared memory."""
         if workers:
             self.dataset.share()
         return _StreamPass(self.dataset, self.dataset.begin(max(1, workers)))
 
     def upcoming(self, workers: int) -> tuple[None, Batch]:
-        """Return the first batch of the next pass, made here: reads the first window of blocks."""
+        """Return None and the first batch of the next pass; costs reading a window of blocks."""
         return None, self.dataset.upcoming(max(1, workers))
 
     def with_batch_size(self, batch_size: int) -> StreamSource:
-        """Raise `UsageError`: a stream keeps the batch size that its dataset was made with."""
+        """Raise `UsageError`: a stream has the batch size that its dataset was made with."""
         raise UsageError(
             "a stream has the batch size of its dataset", where="batch_size",
             remedy="Make another StreamDataset, and load the state into its loader.",
         )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place of the trainer; see `StreamDataset.state_dict`."""
+        """Return the progress of the trainer; see `StreamDataset.state_dict`."""
         return self.dataset.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -82,11 +82,11 @@ class StreamSource:
 
 
 class _StreamPass:
-    """A pass of a `StreamSource`: see `BatchPass`."""
+    """A pass of a `StreamSource`; see `BatchPass`."""
 
     continues = False
 
-    def __init__(self, dataset: StreamDataset, start: Place) -> None:
+    def __init__(self, dataset: StreamDataset, start: StreamProgress) -> None:
         self._dataset, self._start = dataset, start
 
     def batches(self) -> Generator[Batch]:
@@ -94,18 +94,18 @@ class _StreamPass:
         yield from self._dataset.batches(self._start)
 
     def lent(self) -> AbstractContextManager[None]:
-        """Return a context that does nothing: workers read the place from shared memory."""
+        """Return a context that does nothing: workers read the progress from shared memory."""
         return nullcontext()
 
     def counted(self, batches: Iterator[Batch]) -> Iterator[Counted]:
-        """Yield `batches`, each with its step counted."""
+        """Yield `batches`, each after counting its step."""
         for batch in self._dataset.count(batches, self._start):
             handed = [(batch, *rows_of(batch))]
             del batch
             yield handed.pop()
 
     def close(self) -> None:
-        """End the pass: nothing is held."""
+        """End the pass; there is nothing to release."""
 
 
 def stream_loader(
@@ -116,12 +116,12 @@ def stream_loader(
     pin_memory: bool = False,
     multiprocessing_context: str | None = None,
 ) -> Loader:
-    """Return a loader of the batches of `dataset`, which has the batch size.
+    """Return a `Loader` of the batches of `dataset`, which was made with a batch size.
 
-    Each pass serves the epoch that `epoch` names then. When its last batch is handed over, `epoch`
-    increases by one, unless another was set meanwhile; a pass that is left early is served again.
-    Worker processes stay alive between epochs. Raises `UsageError` for a stream of single samples
-    and for a negative number of workers.
+    Each pass serves the epoch that `epoch` names at that time. When it yields its last batch,
+    `epoch` increases by one, unless another was set meanwhile; a pass that is left early is served
+    again. Worker processes stay alive between epochs. Raises `UsageError` for a stream of single
+    samples and for a negative number of workers.
     """
     if dataset.batch_size is None:
         raise UsageError(
@@ -139,6 +139,6 @@ def stream_loader(
         persistent_workers=num_workers > 0,
         worker_init_fn=begin_work if num_workers else None,
         multiprocessing_context=multiprocessing_context,
-        # Its own: a DataLoader draws from the global generator at every `iter` otherwise.
+        # Without one, a DataLoader draws from the global generator at every `iter`.
         generator=torch.Generator().manual_seed(dataset.seed),
     )

@@ -1,17 +1,17 @@
 """Orders of a stream, and the chunks in which a reader fetches them.
 
-A **chunk** is a run of positions of an epoch whose samples come from the same few blocks: a reader
-fetches and holds it as one.
+A **chunk** is a range of positions of an epoch whose samples come from the same few blocks: a
+reader fetches and holds it as a whole.
 
-A `ShuffleBuffer` is the shuffle buffer of other streaming loaders as a pure function of the
-position. Samples arrive in the order of `source` and fill `size` slots; each draw hands over the
-sample of a random slot, into which the next sample goes; at the end the slots are emptied in random
-order. A permutation says which slot draw t takes, so the content of a slot at any draw is found by
-a search for the last draw that took it. Nothing is replayed: a run that resumes, or a worker whose
-part begins in the middle, starts at its place. The shuffle is weaker than that of `Blocks`: a
-sample comes at most `size` places before its turn and seldom more than a few `size` after it. Costs
-some 40 ns a position if at least `size` are asked for together, and about
-20 ns x size x ln(size) for a single position.
+`ShuffleBuffer` is the shuffle buffer of other streaming loaders as a pure function of the position.
+Samples arrive in the order of `source` and fill `size` slots. Each draw serves the sample in a
+random slot, and the next sample goes into this slot; at the end the slots are emptied in random
+order. A permutation decides which slot draw t takes, so the content of a slot at any draw is found
+by a search for the last draw that took it. Nothing is replayed: a resumed run, or a worker whose
+share begins in the middle, starts there at once. The shuffle is weaker than that of `Blocks`: a
+sample comes at most `size` positions earlier than in `source`, and seldom more than a few `size`
+later. Costs some 40 ns a position for `size` or more positions in a call, and about 20 ns x size x
+ln(size) for a single position.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from .deal import Ranges
 __all__ = [
     "MAX_BUFFER",
     "Chunk",
-    "Shuffle",
     "ShuffleBuffer",
     "StreamOrder",
+    "StreamShuffle",
     "chunks",
     "described",
     "stream_order",
@@ -42,14 +42,14 @@ __all__ = [
 ]
 
 MAX_BUFFER = 1 << 24
-"""Samples: what is held besides their tokens is a few arrays of so many numbers."""
+"""Samples; besides their tokens, a few arrays of this length are held."""
 
-_HORIZON = 8  # buffer lengths: of 3,000 samples, one stays longer
+_HORIZON = 8  # buffer sizes; one sample of 3,000 stays in its slot for longer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShuffleBuffer:
-    """`source` read through a buffer of `size` samples.
+    """Order of the samples of `source` read through a buffer of `size` samples.
 
     >>> from dataprep.runtime.order.permutation import Sequential
     >>> order = ShuffleBuffer(
@@ -91,7 +91,7 @@ class ShuffleBuffer:
         return self.source.samples(np.concatenate(turns)[places].reshape(positions.shape), n, epoch)
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """Return the position of each of `samples`. Costs `size` x 20 ns each."""
+        """Return the position of each of `samples`, int64. Costs `size` x 20 ns each."""
         flat = samples.reshape(-1)
         _check(flat, n)
         turns = self.source.positions(flat, n, epoch).tolist()
@@ -102,10 +102,10 @@ class ShuffleBuffer:
     def chunk(
         self, start: int, stop: int, last: int, n: int, epoch: int
     ) -> tuple[Positions, Positions]:
-        """Return the samples at positions `start` to `stop`, and all in a slot meanwhile.
+        """Return the samples at positions `start` to `stop`, and all samples in a slot meanwhile.
 
-        Both int64; the second is for a reader that goes on to position `last` and reads ahead as
-        the buffer does. Samples that leave their slot after `last` are left out if that is known.
+        Both int64. A reader that continues to position `last` holds the second. Samples that leave
+        their slot after `last` are left out, if `last` is near enough to know them.
         """
         draws = _draws(self, n, epoch)
         turns = draws.turns(start, max(stop, min(last, start + _HORIZON * draws.size)))
@@ -120,7 +120,7 @@ class ShuffleBuffer:
 
 
 class _Draws:
-    """The slots of one epoch. A **turn** is a place in the order of the source."""
+    """The draws of one epoch of a `ShuffleBuffer`; a **turn** is a position in its `source`."""
 
     def __init__(self, size: int, n: int, slots: OrderKey, rest: OrderKey) -> None:
         self.size = min(size, n)
@@ -129,11 +129,11 @@ class _Draws:
         self._slots_key, self._rest_key = slots, rest
 
     def slots(self, start: int, stop: int) -> Positions:
-        """Return the slot of each draw; every slot is drawn equally often in total."""
+        """Return the slots of draws `start` to `stop`; each slot is drawn about equally often."""
         return permute(np.arange(start, stop), self._range, self._slots_key) % self.size
 
     def turns(self, start: int, stop: int) -> Positions:
-        """Return the turns that draws `start` to `stop` hand over."""
+        """Return the turns of the samples that draws `start` to `stop` serve: int64."""
         live = self._live_turns(start, min(stop, self.live)) if start < self.live else None
         if stop <= self.live and live is not None:
             return live
@@ -151,14 +151,14 @@ class _Draws:
         return turns
 
     def content(self, draw: int) -> Positions:
-        """Return the turn in each slot before draw `draw`: int64 [size]."""
+        """Return the turn of the sample in each slot before draw `draw`: int64 [size]."""
         draw = min(draw, self.live)
         turns, known = np.arange(self.size), np.zeros(self.size, np.bool_)
         stop = draw
         while stop > 0 and not known.all():
             start = max(0, stop - 4 * self.size)
             last = np.full(self.size, -1)
-            last[self.slots(start, stop)] = np.arange(start, stop)  # the last of equals stays
+            last[self.slots(start, stop)] = np.arange(start, stop)  # the last draw stays
             found = ~known & (last >= 0)
             turns[found] = last[found] + self.size
             known |= found
@@ -166,7 +166,7 @@ class _Draws:
         return turns
 
     def leaves(self, turn: int) -> int:
-        """Return the draw that hands over what arrived at `turn`."""
+        """Return the draw that serves the sample that arrived at `turn`."""
         entered = turn - self.size
         slot = turn if entered < 0 else int(self.slots(entered, entered + 1)[0])
         start = max(0, entered + 1)
@@ -192,20 +192,20 @@ def _check(numbers: Positions, n: int) -> None:
         raise IndexError(f"a position or sample is outside 0:{n}")
 
 
-Shuffle = Literal["blocks", "buffer"]
+StreamShuffle = Literal["blocks", "buffer"]
 StreamOrder = Sequential | Blocks | ShuffleBuffer
 
-_BLOCK_BYTES = 2 << 20  # a read of this costs most storage little more than the way to it
+_BLOCK_BYTES = 2 << 20  # most storage takes little longer for such a read than for the seek
 _WINDOW_BYTES = 512 << 20  # 256 blocks: a source of 1 % is in every window (benchmarks/shares.py)
-_MAX_BLOCK = 8192  # samples: bounds what is held besides tokens where samples are tiny
+_MAX_BLOCK = 8192  # samples; limits what is held besides tokens if samples are tiny
 
 
 def stream_sizes(sample_bytes: int) -> tuple[int, int]:
-    """Return `block` and `window` for samples of `sample_bytes`: 2 MiB, and 512 MiB of blocks.
+    """Return the default `block` and `window` for samples of `sample_bytes`.
 
-    So a window has 256 blocks or more, up to samples of 2 MiB. With half as many, a source of 1 %
-    that is stored in one piece misses whole windows. A worker holds one window in memory and reads
-    it before its first batch.
+    A block is 2 MiB, and a window 512 MiB, so it has 256 blocks or more, up to samples of 2 MiB.
+    With half as many, a source of 1 % that is stored in one piece misses whole windows. A worker
+    holds one window in memory and reads it before its first batch.
 
     >>> stream_sizes(4096), stream_sizes(16 << 20)
     ((512, 256), (1, 32))
@@ -219,12 +219,12 @@ def stream_order(
     content_id: str,
     seed: int,
     *,
-    shuffle: Shuffle | None,
+    shuffle: StreamShuffle | None,
     block: int,
     window: int,
     buffer: int,
 ) -> StreamOrder:
-    """Return the order that `shuffle` names; a buffer reads permuted blocks."""
+    """Return the order for `shuffle`; a buffer reads permuted blocks."""
     blocks = Blocks(
         content_id=content_id, seed=seed, purpose="stream", block=block,
         window=window if shuffle == "blocks" else 1,
@@ -239,7 +239,7 @@ def stream_order(
 
 
 def described(order: StreamOrder) -> dict[str, Any]:
-    """Return the options that decide the order, as JSON values."""
+    """Return the options that decide `order`, as JSON values."""
     if isinstance(order, Blocks):
         return {"shuffle": "blocks", "block": order.block, "window": order.window}
     if isinstance(order, ShuffleBuffer):
@@ -249,14 +249,14 @@ def described(order: StreamOrder) -> dict[str, Any]:
 
 
 class Chunk(NamedTuple):
-    """The `samples` of some consecutive positions, and all that are to be `held` meanwhile."""
+    """The `samples` at consecutive positions, and all samples to be `held` while serving them."""
 
     samples: Positions
     held: Positions
 
 
 def chunks(order: StreamOrder, block: int, ranges: Ranges, n: int, epoch: int) -> Iterator[Chunk]:
-    """Cut `ranges` where the order goes on to other blocks of `block` samples."""
+    """Yield the chunks of `ranges`, which end where the order moves on to other blocks."""
     for start, stop in ranges.as_list():
         at = start
         while at < stop:
@@ -270,11 +270,11 @@ def chunks(order: StreamOrder, block: int, ranges: Ranges, n: int, epoch: int) -
 
 
 def _cut(order: StreamOrder, block: int, at: int, n: int, epoch: int) -> int:
-    """Return the first position after `at` at which other blocks begin."""
+    """Return the end of the chunk that begins at `at`: the first position with other blocks."""
     if isinstance(order, Sequential):
         return (at // block + 1) * block
     if isinstance(order, ShuffleBuffer):
-        # As much enters as whole blocks bring, at least half of what is carried over.
+        # Whole blocks enter the buffer, at least half as many samples as it holds.
         size, source = min(order.size, n), cast(Blocks, order.source)  # windows of one block
         further = min(block, n) * (max(1, -(-size // (2 * block))) - 1)
         if at >= n - size:

@@ -1,13 +1,13 @@
-"""`Reader`: reads whole stretches of the file for a stream, and makes rows from memory.
+"""`ChunkReader`: reads long ranges of the data files for a stream, and makes rows from memory.
 
-Before a chunk of positions is served, the tokens that its samples need are read, in the order of
-the file and through small gaps, and held in the type they are stored in; what is needed longer (a
-shuffle buffer's samples) is carried over. Rows are then made by the dataset's own code, over a
-split that answers from what is held: so they are the map-style rows by construction. The kernel is
-told of the next chunk while this one is served.
+Before a chunk of positions is served, the tokens of its samples are read, in the order of the file
+and together with small gaps, and held in the type they are stored in. Tokens that later chunks need
+(those of the samples in a shuffle buffer) are carried over. The dataset's own code makes the rows,
+from a split that reads the held tokens, so they equal the rows of the map-style dataset. While a
+chunk is served, the next one is announced to the kernel.
 
-Costs one more memory copy of the stored tokens (2 or 4 bytes) than the map-style dataset, and holds
-the tokens of one chunk; while it moves on, also what it carries over.
+Costs one more memory copy of the stored tokens (2 or 4 bytes) than the map-style dataset. Holds the
+tokens of one chunk and, between two chunks, a copy of what is carried over.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..types import Batch
 from .deal import Ranges
 from .order import StreamOrder, chunks
 
-__all__ = ["HeldTokens", "Readable", "Reader"]
+__all__ = ["ChunkReader", "HeldTokens", "StreamableDataset"]
 
 Spans = tuple[Positions, Positions]  # starts and stops, in tokens of the split
 Mask = npt.NDArray[np.bool_]
@@ -36,14 +36,14 @@ _T = TypeVar("_T")
 _NOTHING = np.empty(0, np.int64)
 
 
-class Readable(Protocol):
+class StreamableDataset(Protocol):
     """Interface of a map-style dataset that can be streamed; `WindowDataset` is one."""
 
     split: Split
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return what decides, besides the content id, which tokens sample i is."""
+        """Return the options that decide, besides the content id, which tokens a sample has."""
         ...
 
     def __len__(self) -> int: ...
@@ -59,21 +59,27 @@ class Readable(Protocol):
         ...
 
 
-class _Places:
-    """Places of the held stretches in memory that has one number for each token."""
+class _HeldRanges:
+    """Ranges of tokens that are held, and their offsets in the memory that holds them."""
 
     def __init__(self) -> None:
         self._starts = self._stops = self._offsets = _NOTHING
 
-    def settle(self, starts: Positions, stops: Positions) -> int:
-        """Give these stretches, in rising order and apart, their places; the tokens in all."""
+    def lay_out(self, starts: Positions, stops: Positions) -> int:
+        """Assign memory to these ranges, one after the other; return the number of tokens.
+
+        The ranges increase and do not touch. They replace earlier ones.
+        """
         self._starts, self._stops = starts, stops
         ends = np.cumsum(stops - starts)
         self._offsets = ends - (stops - starts)
         return int(ends[-1]) if len(ends) else 0
 
     def find(self, starts: Positions, stops: Positions) -> tuple[Positions, Mask]:
-        """Return the place of each span, and whether it is held (else the place is undefined)."""
+        """Return the offset of each span in memory, and whether it is held.
+
+        The offset of a span that is not held is undefined.
+        """
         if not len(self._starts):
             return starts, np.zeros(len(starts), np.bool_)
         at = np.searchsorted(self._starts, starts, "right") - 1
@@ -82,11 +88,11 @@ class _Places:
 
 
 class _HeldStream(Stream):
-    """A stream with some stretches in memory; the rest is read from the file."""
+    """A stream with some ranges of tokens in memory; others are read from the file."""
 
-    def __init__(self, base: Stream, places: _Places) -> None:
+    def __init__(self, base: Stream, places: _HeldRanges) -> None:
         super().__init__(base.source, np.diff(base.base).tolist())
-        self._base, self._places = base, places
+        self._base, self._ranges = base, places
         self._data: npt.NDArray[Any] = np.empty(0, base.source.dtype)
 
     def read(self, start: int, stop: int) -> npt.NDArray[Any]:
@@ -98,7 +104,7 @@ class _HeldStream(Stream):
 
     def gather(self, starts: Positions, length: int) -> npt.NDArray[Any]:
         """Return windows of `length` tokens; see `Stream.gather`."""
-        places, held = self._places.find(starts, starts + length)
+        places, held = self._ranges.find(starts, starts + length)
         if length == 0 or not held.any():
             return self._base.gather(starts, length)
         windows = self._windows(length)
@@ -113,7 +119,7 @@ class _HeldStream(Stream):
         self, starts: Positions, lengths: Positions, out: npt.NDArray[Any], at: Positions
     ) -> None:
         """Copy spans into `out`; see `Stream.copy`."""
-        places, held = self._places.find(starts, starts + lengths)
+        places, held = self._ranges.find(starts, starts + lengths)
         self._base.copy(starts[~held], lengths[~held], out, at[~held])
         for place, length, to in zip(
             places[held].tolist(), lengths[held].tolist(), at[held].tolist(), strict=True
@@ -121,20 +127,20 @@ class _HeldStream(Stream):
             out[to : to + length] = self._data[place : place + length]
 
     def take(self, places: Positions, lengths: Positions) -> list[npt.NDArray[Any]]:
-        """Return copies of the tokens at these places: an array of rows for each length."""
+        """Return copies of the tokens at these offsets: an array of rows for each length."""
         return [
             self._windows(length)[places[lengths == length]]
             for length in np.unique(lengths).tolist()
         ]
 
     def put(self, places: Positions, lengths: Positions, numbers: list[npt.NDArray[Any]]) -> None:
-        """Write what `take` returned to these places."""
+        """Write what `take` returned to these offsets."""
         for rows in numbers:
             length = rows.shape[1]
             self._windows(length)[places[lengths == length]] = rows
 
     def _windows(self, length: int) -> npt.NDArray[Any]:
-        """Return every window of `length` tokens that are held, overlapping, as a view."""
+        """Return all windows of `length` tokens in the memory, overlapping, as a view."""
         data = self._data
         shape = (len(data) - length + 1, length)
         return np.ndarray(shape, data.dtype, data, 0, data.strides * 2)
@@ -143,46 +149,46 @@ class _HeldStream(Stream):
         """Make room for `tokens`; the old content is lost."""
         if tokens > len(self._data):
             dtype = self._data.dtype
-            self._data = np.empty(0, dtype)  # before the larger one is made
+            self._data = np.empty(0, dtype)  # freed before the larger one is made
             self._data = np.empty(tokens, dtype)
 
     def fetch(self, starts: Positions, stops: Positions, places: Positions) -> None:
-        """Read these stretches, from the first token to the last, to their places."""
+        """Read these ranges from the file into memory at these offsets."""
         starts, lengths, places = self._base.cut(starts, stops - starts, places)
         self._base.copy(starts, lengths, self._data, places)
 
 
 class HeldTokens:
-    """Holder of a `split` like `base` that reads from memory the spans given to `hold`."""
+    """A `split` like `base` that reads the spans given to `hold` from memory."""
 
     def __init__(self, base: Split) -> None:
-        self._places = _Places()
-        self._streams = [_HeldStream(base.stream, self._places)]
+        self._ranges = _HeldRanges()
+        self._streams = [_HeldStream(base.stream, self._ranges)]
         self.split = _twin(base)
         self.split.stream = self._streams[0]
         if base.has_mask:
-            self._streams.append(_HeldStream(base.masks, self._places))
+            self._streams.append(_HeldStream(base.masks, self._ranges))
             self.split._masks = self._streams[1]
 
     def hold(self, kept: Spans, new: Spans) -> None:
-        """Carry over the spans `kept`, which are held, read the spans `new`, let go of the rest."""
+        """Keep the spans `kept`, which are held, read the spans `new`, and forget all others."""
         fresh = _merge(*new, gap=_mean(new))
-        before, _ = self._places.find(*kept)
+        before, _ = self._ranges.find(*kept)
         every = _merge(np.append(kept[0], fresh[0]), np.append(kept[1], fresh[1]))
-        room = self._places.settle(*every)
-        after, _ = self._places.find(*kept)
+        room = self._ranges.lay_out(*every)
+        after, _ = self._ranges.find(*kept)
         lengths = kept[1] - kept[0]
         for stream in self._streams:
             carried = stream.take(before, lengths)
             stream.make_room(room)
-            stream.fetch(*fresh, self._places.find(*fresh)[0])
+            stream.fetch(*fresh, self._ranges.find(*fresh)[0])
             stream.put(after, lengths, carried)
 
 
-class Reader:
-    """Reader of positions of an epoch, in batches, from `dataset`."""
+class ChunkReader:
+    """Reader of the samples of `dataset` at given positions of `order`, in batches."""
 
-    def __init__(self, dataset: Readable, order: StreamOrder, block: int) -> None:
+    def __init__(self, dataset: StreamableDataset, order: StreamOrder, block: int) -> None:
         self._order, self._block, self._samples = order, block, len(dataset)
         self._tokens = HeldTokens(dataset.split)
         self._ahead = ReadAhead(dataset)
@@ -192,8 +198,11 @@ class Reader:
 
     def batches(
         self, positions: Ranges, epoch: int, batch_size: int
-    ) -> Iterator[tuple[Readable, Positions]]:
-        """Yield the dataset to ask, and `batch_size` samples (the last may be fewer)."""
+    ) -> Iterator[tuple[StreamableDataset, Positions]]:
+        """Yield a dataset that has the tokens in memory, and the numbers of `batch_size` samples.
+
+        The last batch may have fewer.
+        """
         waiting = _NOTHING
         following = chunks(self._order, self._block, positions, self._samples, epoch)
         chunk = next(following, None)
@@ -218,14 +227,14 @@ class Reader:
 
 
 def _twin(original: _T) -> _T:
-    """Return another object with the same attributes; `copy` would pickle the object."""
+    """Return another object with the same attributes; `copy.copy` would use the pickle methods."""
     twin: _T = object.__new__(type(original))
     vars(twin).update(vars(original))
     return twin
 
 
 def _merge(starts: Positions, stops: Positions, gap: int = 0) -> Spans:
-    """Return spans joined if they overlap, touch, or are at most `gap` tokens apart."""
+    """Return the spans in order, joined if they overlap or are at most `gap` tokens apart."""
     if not len(starts):
         return _NOTHING, _NOTHING
     order = np.argsort(starts, kind="stable")
@@ -235,5 +244,5 @@ def _merge(starts: Positions, stops: Positions, gap: int = 0) -> Spans:
 
 
 def _mean(spans: Spans) -> int:
-    """Return the mean tokens of a span: such gaps at most double what is read."""
+    """Return the mean length of a span; reading gaps of that length at most doubles the reading."""
     return int((spans[1] - spans[0]).mean()) if len(spans[0]) else 0

@@ -1,8 +1,8 @@
-"""The place of a stream: as a value, in memory that worker processes share, and as JSON.
+"""The progress in a stream: as a value, in memory that worker processes share, and as JSON.
 
-A `Place` is an epoch and the stages of it that were served: a few numbers, valid on every rank.
-Workers read it from a tensor in shared memory at the start of each pass. That memory has no name
-once it is made, so a killed process leaves nothing behind.
+A `StreamProgress` is an epoch and the stages of it that were served: a few numbers, valid on every
+rank. Workers read it from a tensor in shared memory at the start of each pass. That memory has no
+name in the file system, so a killed process leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 
 from dataprep.formats.errors import IncompatibleError, StorageError
 
+from ..loader.order_match import comparable, require_algorithm
 from ..loader.state_errors import check_head, damaged, require_known, whole
-from ..loader.state_order import compared, require_algorithm
 from ..loader.workers import shared
 from .deal import (
     MAX_STAGES,
@@ -29,37 +29,44 @@ from .deal import (
     left_after,
 )
 
-__all__ = ["STATE_VERSION", "Place", "SharedPlace", "Sizes", "dump_state", "parse_state"]
+__all__ = [
+    "STATE_VERSION",
+    "SharedProgress",
+    "Sizes",
+    "StreamProgress",
+    "dump_state",
+    "parse_state",
+]
 
 STATE_VERSION = 1
 
 _KIND = "dataprep stream"
-_WORDS = 4  # of a stage: ranks, workers, batch size, steps
+_WORDS = 4  # in a stage: ranks, workers, batch size, steps
 _HEAD = 7  # checksum, version, epoch, number of stages, sizes
 _SIZE = _HEAD + (MAX_STAGES + 1) * _WORDS
-_SUM = 0x5DEECE66D  # what an empty tensor does not have
+_SUM = 0x5DEECE66D  # makes a tensor of zeros invalid
 _FIELDS = frozenset({
     "kind", "version", "algorithm", "content_id", "definition", "samples", "seed", "end", "shuffle",
     "block", "window", "buffer", "epoch", "consumed", "served",
 })  # fmt: skip
-_OPTIONAL = frozenset({"shuffle"})  # may be missing, as null may
-_MARKED = 256  # workers that are told when they serve an epoch again
+_OPTIONAL = frozenset({"shuffle"})  # may be missing or null
+_MARKED = 256  # workers that warn if they serve an epoch again
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The served `stages` of `epoch`; the last one is current."""
+class StreamProgress:
+    """The stages of `epoch` that were served; the last stage is the current one."""
 
     epoch: int
     stages: tuple[Stage, ...] = ()
 
     def deal(self, samples: int, end: StreamEnd) -> Deal:
-        """Return how the last stage deals what was left when it began."""
+        """Return how the last stage divides what was left when it began."""
         left = left_after(samples, self.stages[:-1], end)
         return Deal(samples=left.total, topology=self.stages[-1].topology, end=end)
 
     def consumed(self, samples: int, end: StreamEnd) -> int:
-        """Return the samples of the epoch that all ranks together served."""
+        """Return the number of samples in the epoch that all ranks together have served."""
         if not self.stages:
             return 0
         deal = self.deal(samples, end)
@@ -67,18 +74,18 @@ class Place:
 
 
 class Sizes(NamedTuple):
-    """The sizes that an order is made with; a state that is loaded may change them."""
+    """Sizes of a stream's order: samples in a block, blocks in a window, samples in the buffer."""
 
     block: int
     window: int
     buffer: int
 
 
-class SharedPlace:
-    """A `Place` and the `sizes` of its order in memory that worker processes share.
+class SharedProgress:
+    """A `StreamProgress` and the `sizes` of its order, in memory that worker processes share.
 
-    One process writes. A reader in the middle of that tries again: the words carry a checksum.
-    If memory cannot be shared, it belongs to this process alone, and others cannot `read`.
+    One process writes. A checksum shows a reader that a write is under way, and it reads again.
+    Where memory cannot be shared, only this process can use it, and `read` raises.
     """
 
     def __init__(self) -> None:
@@ -89,27 +96,27 @@ class SharedPlace:
         self.sizes = Sizes(1, 1, 1)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Share the memory again after a pickle that torch did not send to a worker."""
+        """Restore the attributes, and put the tensors back into shared memory."""
         vars(self).update(state)
         self._words, self._flags = shared(self._words), shared(self._flags)
 
     def share(self) -> None:
-        """Make it memory that worker processes see; raises torch's error where there is none."""
+        """Move the tensors to shared memory; raises torch's error if there is none."""
         self._words.share_memory_()  # type: ignore[no-untyped-call]
         self._flags.share_memory_()  # type: ignore[no-untyped-call]
 
     @property
     def used(self) -> bool:
-        """Return whether a worker process has read it."""
+        """Return whether a worker process has read any progress."""
         return bool(self._flags[0])
 
     @property
     def begun(self) -> bool:
-        """Return whether a worker process has read the current place."""
+        """Return whether a worker process has read the current progress."""
         return int(self._flags[0]) == self.version
 
-    def write(self, place: Place, sizes: Sizes) -> None:
-        """Make `place` the one that passes begin with from now on, in an order of these `sizes`."""
+    def write(self, place: StreamProgress, sizes: Sizes) -> None:
+        """Store the progress from which passes begin from now on, and the `sizes` of the order."""
         self.version += 1
         self.sizes = sizes
         stages = [
@@ -124,15 +131,19 @@ class SharedPlace:
         words[0] = words[1:].sum() ^ _SUM
         self._words.copy_(words)
 
-    def read(self, worker: int, *, warn: bool) -> Place:
-        """Return the place for a worker that begins a pass; warn if it served it before."""
+    def read(self, worker: int, *, warn: bool) -> StreamProgress:
+        """Return the progress from which `worker` begins a pass, and set `version` and `sizes`.
+
+        With `warn`, warns if this worker has served that pass before. Raises `StorageError` if
+        memory cannot be shared.
+        """
         if not self._words.is_shared():  # type: ignore[no-untyped-call]
             raise StorageError(
                 "worker processes cannot be told where to begin: no memory could be shared",
                 where="/dev/shm", code="E_SHARED_MEMORY",  # noqa: S108
                 remedy="Use num_workers=0, or have it writable and larger.",
             )  # fmt: skip
-        words = self._settled()
+        words = self._consistent_words()
         self.version, epoch, count = words[1:4]
         self.sizes = Sizes(*words[4:_HEAD])
         if warn and worker < _MARKED and int(self._flags[1 + worker]) == self.version:
@@ -143,14 +154,14 @@ class SharedPlace:
             )
         self._flags[0] = self.version
         stages = [words[_HEAD + _WORDS * i : _HEAD + _WORDS * (i + 1)] for i in range(count)]
-        return Place(epoch, tuple(_stage(stage) for stage in stages))
+        return StreamProgress(epoch, tuple(_stage(stage) for stage in stages))
 
     def finish(self, worker: int, version: int) -> None:
         """Record that `worker` has served its part of a pass that began at `version`."""
         if worker < _MARKED:
             self._flags[1 + worker] = version
 
-    def _settled(self) -> list[int]:
+    def _consistent_words(self) -> list[int]:
         for _ in range(10_000):
             words = self._words.clone()
             if words[0] == words[1:].sum() ^ _SUM:
@@ -163,9 +174,9 @@ class SharedPlace:
 
 
 def dump_state(
-    identity: Mapping[str, Any], place: Place, samples: int, end: StreamEnd
+    identity: Mapping[str, Any], place: StreamProgress, samples: int, end: StreamEnd
 ) -> dict[str, Any]:
-    """Return a state as JSON values: `identity`, the place, the samples consumed."""
+    """Return a state as JSON values: `identity`, the progress, the samples consumed."""
     return {
         "kind": _KIND, "version": STATE_VERSION, **identity, "epoch": place.epoch,
         "consumed": place.consumed(samples, end),
@@ -178,8 +189,11 @@ def dump_state(
 
 def parse_state(
     state: Mapping[str, Any], identity: Mapping[str, Any], samples: int, end: StreamEnd
-) -> Place:
-    """Return the place in `state`, which must be of a stream with this `identity`."""
+) -> StreamProgress:
+    """Return the progress in `state`, which must be of a stream with this `identity`.
+
+    Raises `IncompatibleError` for a state of another stream, and `UsageError` for a damaged one.
+    """
     check_head(state, _KIND, STATE_VERSION)
     require_algorithm(state.get("algorithm"))
     require_known(state, _FIELDS)
@@ -187,13 +201,13 @@ def parse_state(
         stored = state.get(name)
         if stored is None and name not in _OPTIONAL and value is not None:
             raise damaged(f"{name} is missing")
-        if compared(stored) != compared(value):
+        if comparable(stored) != comparable(value):
             raise IncompatibleError(
                 f"was taken with {name} {stored!r}, this stream has {value!r}",
                 where="state", code="E_STATE_DATASET" if name == "content_id" else "E_STATE",
                 remedy="Make the stream as it was, or begin anew without this state.",
             )  # fmt: skip
-    place = Place(whole(state.get("epoch"), "epoch"), _stages(state.get("served")))
+    place = StreamProgress(whole(state.get("epoch"), "epoch"), _stages(state.get("served")))
     left_after(samples, place.stages, end)  # raises for stages that cannot be
     if place.consumed(samples, end) != whole(state.get("consumed"), "consumed"):
         raise damaged("consumed does not agree with what was served")

@@ -19,7 +19,7 @@ from dataprep.runtime.external.map_loader import Buckets, foreign_loader
 from dataprep.runtime.external.preprocess import Preprocessing
 from dataprep.runtime.external.preprocessed_iterable import StreamingPreprocessedDataset
 from dataprep.runtime.loader.token_budget import TokenBudgetSampler
-from dataprep.runtime.mixture.order import MixtureOrder, Source, WeightedSources
+from dataprep.runtime.mixture.order import MixtureOrder, WeightedSource, WeightedSources
 from dataprep.runtime.order.blocks import Blocks
 from dataprep.runtime.order.buckets import Bucketed
 from dataprep.runtime.order.lengths import KnownLengths
@@ -38,8 +38,8 @@ def loader_of(*, draws: bool = False, batch_size: int = 4, **options: Any) -> An
 
 def mixed(last: int = 1, seed: int = 1, **options: Any) -> MixtureOrder:
     sources = [
-        Source(name="a", content_id="a" * 64, samples=30, weight=3),
-        Source(name="b", content_id="b" * 64, samples=10, weight=last),
+        WeightedSource(name="a", content_id="a" * 64, samples=30, weight=3),
+        WeightedSource(name="b", content_id="b" * 64, samples=10, weight=last),
     ]
     return WeightedSources(sources).order(seed=seed, **options)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.inspect.steps import NOT_SERVED, Steps
 from dataprep.runtime.loader.batch_sampler import End, GlobalBatchSampler
-from dataprep.runtime.mixture.order import Source, WeightedSources
+from dataprep.runtime.mixture.order import WeightedSource, WeightedSources
 from dataprep.runtime.order.permutation import Order, Sequential
 from dataprep.runtime.order.skips import Skips
 from dataprep.runtime.sample_numbers import PADDING
@@ -39,7 +39,7 @@ def test_equals_the_sampler(n: int, batch: int, size: int, end: End, mixed: bool
     """Every rank's every batch is what `places` says, and `locate` finds it there."""
     if (end == "partial" and size > 1) or (end == "drop" and n < batch * size):
         return
-    source = Source(name="a", content_id="a", samples=n, weight=1)
+    source = WeightedSource(name="a", content_id="a", samples=n, weight=1)
     order = WeightedSources([source]).order(seed=0, shuffle=False) if mixed else Sequential()
     steps = Steps.of(sampler(n, batch, size, end, order=order))
     served = [list(sampler(n, batch, size, end, rank, order=order)) for rank in range(size)]

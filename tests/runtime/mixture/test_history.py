@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import IncompatibleError, UsageError
-from dataprep.runtime.mixture.order import MixtureOrder, Source, WeightedSources
+from dataprep.runtime.mixture.order import MixtureOrder, WeightedSource, WeightedSources
 from dataprep.runtime.mixture.phases import Phase
 from dataprep.runtime.mixture.schedule import Schedule
 from dataprep.runtime.order.permutation import Shuffled
@@ -28,7 +28,7 @@ Lists = Mapping[str, set[int]]
 def order_of(weights: Mapping[str, int], skip: Lists | None = None) -> MixtureOrder:
     """The order of some of the sources, each a build of its own."""
     sources = [
-        Source(name=name, content_id=f"build {name}", samples=SIZES[name], weight=weight)
+        WeightedSource(name=name, content_id=f"build {name}", samples=SIZES[name], weight=weight)
         for name, weight in weights.items()
     ]
     lists = {name: Skips(sorted(samples)) for name, samples in (skip or {}).items()}

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from dataprep.formats.canonical import digest_of
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.loader.batch_sampler import End, GlobalBatchSampler
-from dataprep.runtime.mixture.order import By, MixtureOrder, Source, WeightedSources
+from dataprep.runtime.mixture.order import By, MixtureOrder, WeightedSource, WeightedSources
 from dataprep.runtime.order.permutation import Sequential, key, permute
 from tests.support import examples
 
@@ -35,7 +35,7 @@ def mixture(
 ) -> WeightedSources:
     """Sources named a, b, ... of one build."""
     sources = [
-        Source(name=chr(97 + i), content_id="build", samples=size, weight=weight,
+        WeightedSource(name=chr(97 + i), content_id="build", samples=size, weight=weight,
                tokens_per_sample=means[i] if means else None)
         for i, (size, weight) in enumerate(zip(sizes, weights, strict=True))
     ]  # fmt: skip
@@ -158,8 +158,10 @@ def test_realised_equals_a_run(mixed: WeightedSources, served: int) -> None:
 
 def test_hard_mixtures_realise_their_shares() -> None:
     """200 small sources beside a large one, and 1e-6 beside 1, run whole: counts and shares."""
-    small = [Source(name=f"s{i}", content_id="s", samples=10 + i, weight=1) for i in range(200)]
-    large = Source(name="large", content_id="l", samples=10_000, weight=800)
+    small = [
+        WeightedSource(name=f"s{i}", content_id="s", samples=10 + i, weight=1) for i in range(200)
+    ]
+    large = WeightedSource(name="large", content_id="l", samples=10_000, weight=800)
     for mixed in (WeightedSources([*small, large]), mixture([1000, 10], [1, 1e-6])):
         stop = 20_000
         samples = mixed.order(seed=0).samples(np.arange(stop), stop, 0)
@@ -294,7 +296,7 @@ def test_far_epochs() -> None:
 
 def test_bad_arguments_are_named() -> None:
     """Each mistake is an error that names what was wrong."""
-    source = Source(name="a", content_id="b", samples=5, weight=1)
+    source = WeightedSource(name="a", content_id="b", samples=5, weight=1)
     with pytest.raises(UsageError, match="given twice: a"):
         WeightedSources([source, source])
     with pytest.raises(UsageError, match="no tokens_per_sample"):
@@ -302,9 +304,9 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(UsageError, match="must be one of"):
         WeightedSources([source], by="bytes")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="has 0 samples"):
-        Source(name="a", content_id="b", samples=0, weight=1)
+        WeightedSource(name="a", content_id="b", samples=0, weight=1)
     with pytest.raises(UsageError, match="weight a"):
-        WeightedSources([Source(name="a", content_id="b", samples=5, weight=0)])
+        WeightedSources([WeightedSource(name="a", content_id="b", samples=5, weight=0)])
     with pytest.raises(UsageError, match="2 orders for 1 sources"):
         MixtureOrder(mixture=WeightedSources([source]), orders=(Sequential(), Sequential()))
     order = WeightedSources([source]).order(seed=0)
@@ -339,7 +341,7 @@ def test_short_fields_tell_builds_from_weights() -> None:
 
     def short(builds: Sequence[str], weights: Sequence[int]) -> dict[str, Any]:
         sources = [
-            Source(name=str(i), content_id=build, samples=5, weight=weight)
+            WeightedSource(name=str(i), content_id=build, samples=5, weight=weight)
             for i, (build, weight) in enumerate(zip(builds, weights, strict=True))
         ]
         definition = WeightedSources(sources).definition
@@ -357,7 +359,7 @@ def test_names_decide_nothing() -> None:
 
     def named(names: str) -> WeightedSources:
         return WeightedSources([
-            Source(name=name, content_id=build, samples=50, weight=1)
+            WeightedSource(name=name, content_id=build, samples=50, weight=1)
             for name, build in zip(names, ("one", "two", "one"), strict=True)
         ])  # fmt: skip
 

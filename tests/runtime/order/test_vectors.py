@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dataprep.runtime.loader.batch_sampler import GlobalBatchSampler
-from dataprep.runtime.mixture.order import Source, WeightedSources
+from dataprep.runtime.mixture.order import WeightedSource, WeightedSources
 from dataprep.runtime.sample_numbers import PADDING
 from tests.support import REPOSITORY
 
@@ -108,7 +108,7 @@ def test_the_page_has_the_steps_after_a_resume(
     """Rows of a mixture are dealt by the position in the epoch, wherever a pass begins."""
     contents, sizes, weights = ["a" * 64, "b" * 64], [20, 11], [3, 1]
     mixture = WeightedSources([
-        Source(name=content[0], content_id=content, samples=size, weight=weight)
+        WeightedSource(name=content[0], content_id=content, samples=size, weight=weight)
         for content, size, weight in zip(contents, sizes, weights, strict=True)
     ])  # fmt: skip
     order = page["mixture"](contents, sizes, weights, 4, 1)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dataprep.runtime.order.blocks import Blocks
 from dataprep.runtime.stream.deal import Ranges
-from dataprep.runtime.stream.order import Shuffle, chunks, stream_order, stream_sizes
+from dataprep.runtime.stream.order import StreamShuffle, chunks, stream_order, stream_sizes
 
 
 def ranges(cuts: list[int]) -> Ranges:
@@ -22,7 +22,7 @@ def ranges(cuts: list[int]) -> Ranges:
     block=st.integers(1, 40), window=st.integers(1, 12), buffer=st.integers(1, 80), data=st.data(),
 )  # fmt: skip
 def test_chunks_are_the_order(
-    shuffle: Shuffle | None, n: int, block: int, window: int, buffer: int, data: st.DataObject
+    shuffle: StreamShuffle | None, n: int, block: int, window: int, buffer: int, data: st.DataObject
 ) -> None:
     """Laid end to end, the chunks are the samples at the positions, each with few blocks."""
     order = stream_order("c", 3, shuffle=shuffle, block=block, window=window, buffer=buffer)

@@ -1,8 +1,8 @@
 """Comparison of the order in a state with the order that a loader serves, and the errors about it.
 
-The order of one dataset differs from that of a mixture, even of that one dataset; and in a mixture
-the datasets have an order. An error names datasets that are open by their paths, others by their
-content ids, and says what to give.
+A single dataset and a mixture of only that dataset have different orders, and so have mixtures of
+the same datasets in another sequence. Errors name open datasets by their paths and others by their
+content ids, and the remedy lists the datasets to pass.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from .state_errors import damaged
 
 __all__ = [
     "REMEDY",
-    "Open",
-    "Served",
-    "compared",
+    "OpenSplit",
+    "ServedDatasets",
+    "comparable",
     "contents_of",
     "require_algorithm",
     "require_datasets",
     "require_order",
-    "served_by",
+    "served_datasets",
 ]
 
 REMEDY = "Make the loader as it was made when the state was taken."
 _ID = 16  # digits of a content id in the phases of a state
-_SHOWN = 12
+_SHOWN = 12  # digits of a content id in messages
+# Fields that follow from others, and are not named beside them.
 _FOLLOWING = {
     "samples", "positions", "sources", "period", "content", "weights_sha256", "content_sha256",
     "sha256",
@@ -40,7 +41,7 @@ _FOLLOWING = {
 _NAMES = {"kind": "rows", "positions": "samples in all"}
 
 
-class Open(NamedTuple):
+class OpenSplit(NamedTuple):
     """An open split: its content id, and the name of its dataset in messages."""
 
     content_id: str
@@ -48,45 +49,47 @@ class Open(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Served:
-    """The datasets of a loader in order, their weights, and fields that may differ.
+class ServedDatasets:
+    """The datasets that a loader serves, in order, and the fields in which a state may differ.
 
-    Empty if unknown; messages then name content ids.
+    Without `datasets`, messages name content ids. `weights` is empty for a single dataset.
     """
 
-    datasets: tuple[Open, ...] = ()
+    datasets: tuple[OpenSplit, ...] = ()
     weights: tuple[int, ...] = ()
     changing: frozenset[str] = frozenset()
     """Fields of the definition in which a state may differ."""
     changeable: frozenset[str] = frozenset()
-    """Fields in which it may differ with ``weights_changed=True``."""
+    """Fields of the definition in which a state may differ with ``weights_changed=True``."""
 
 
-def served_by(order: Order, samples: object) -> Served:
-    """Return what `order` draws from: its sources, or the dataset of `samples`."""
+def served_datasets(order: Order, samples: object) -> ServedDatasets:
+    """Return the sources of `order` if it is a mixture, else the dataset of `samples`."""
     mixture = phased(order)
     if mixture is not None:
-        return Served(
-            datasets=tuple(Open(source.content_id, source.name) for source in mixture.sources),
+        return ServedDatasets(
+            datasets=tuple(OpenSplit(source.content_id, source.name) for source in mixture.sources),
             weights=mixture.weights, changing=mixture.changing, changeable=mixture.changeable,
         )  # fmt: skip
     split = getattr(samples, "split", None)
     dataset = getattr(split, "dataset", None)
     if split is None or dataset is None:
-        return Served()
-    return Served(datasets=(Open(split.content_id, dataset.path),))
+        return ServedDatasets()
+    return ServedDatasets(datasets=(OpenSplit(split.content_id, dataset.path),))
 
 
-def require_order(state: Mapping[str, Any], order: Mapping[str, Any], served: Served) -> None:
-    """Raise `IncompatibleError` unless `state` is of this `order`, except for `served.changing`.
+def require_order(
+    state: Mapping[str, Any], order: Mapping[str, Any], served: ServedDatasets
+) -> None:
+    """Raise `IncompatibleError` unless `state` is of this `order`; `served.changing` may differ.
 
-    Raises `UsageError` for a state that names no order.
+    Raises `UsageError` for a state without an order.
     """
     stored = state.get("order")
     if not isinstance(stored, Mapping):
         raise damaged("it does not say which order it is of")
     require_algorithm(stored.get("algorithm"))
-    odd = _odd(compared(stored), compared(order))
+    odd = _differing(comparable(stored), comparable(order))
     names = [name for name in odd if name not in served.changing]
     mixed = _is_mixture(stored), _is_mixture(order)
     was = contents_of(state, stored)
@@ -95,11 +98,11 @@ def require_order(state: Mapping[str, Any], order: Mapping[str, Any], served: Se
     helps = bool(common) and all(mixed) and not served.changing
     helps = helps and served.changeable.issuperset(odd)
     other = " Or pass weights_changed=True to go on with other weights." if helps else ""
-    # A long definition has the hash of its lists alone, and how long it is, is up to the options.
+    # A definition with many options has a hash in place of its lists, so they are not compared.
     contents = "content_sha256" if all(mixed) else "content"
     splits = stored.get("split") != order.get("split")
     if mixed[0] != mixed[1] or (contents in names and not splits):
-        raise _of_others(mixed, was, now, served.datasets, other)
+        raise _other_datasets(mixed, was, now, served.datasets, other)
     if contents in names:
         names.append("split")
     if names:
@@ -109,34 +112,35 @@ def require_order(state: Mapping[str, Any], order: Mapping[str, Any], served: Se
         )
 
 
-def compared(definition: Any) -> Any:
-    """Return what decides whether two definitions are of the same order, and what is hashed of one.
+def comparable(definition: Any) -> Any:
+    """Return the fields of `definition` that are compared and hashed: all but nulls and `split`.
 
-    These are all fields of `definition` except nulls, which mean that a field is missing, and the
-    names of splits, which are for people: the content id decides.
+    A null means that a field is missing. The name of a split is for messages only: the content id
+    identifies it. The same holds for nested objects.
 
-    >>> compared({"kind": "windows", "split": "train", "labels": None})
+    >>> comparable({"kind": "windows", "split": "train", "labels": None})
     {'kind': 'windows'}
     """
     if isinstance(definition, Mapping):
         return {
-            name: compared(value)
+            name: comparable(value)
             for name, value in definition.items()
             if value is not None and name != "split"
         }
     if isinstance(definition, list | tuple):
-        return [compared(value) for value in definition]
+        return [comparable(value) for value in definition]
     return definition
 
 
-def _odd(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return the names of the fields that are not equal."""
     return [name for name in {**one, **other} if one.get(name) != other.get(name)]
 
 
 def require_algorithm(found: object) -> None:
-    """Raise unless `found`, the algorithm that a state names, is the one of this dataprep.
+    """Raise unless the sample order of a state, `found`, is the version that this dataprep has.
 
-    `IncompatibleError` for another one, and `UsageError` for what is no version.
+    Raises `IncompatibleError` for another version, and `UsageError` if `found` is no integer.
     """
     if type(found) is not int:
         raise damaged(f"algorithm {found!r}")
@@ -147,19 +151,21 @@ def require_algorithm(found: object) -> None:
         )  # fmt: skip
 
 
-def require_datasets(state: Mapping[str, Any], datasets: Sequence[Open], *, mixed: bool) -> None:
-    """Raise what `require_order` raises for a state of other datasets; of the rest nothing is said.
+def require_datasets(
+    state: Mapping[str, Any], datasets: Sequence[OpenSplit], *, mixed: bool
+) -> None:
+    """Raise the errors of `require_order` about the datasets of `state`, and about nothing else.
 
-    `mixed`: whether these are to be served as a mixture.
+    `mixed`: the datasets are to be served as a mixture.
     """
     stored: Mapping[str, Any] = state["order"]
     require_algorithm(stored.get("algorithm"))
     was, now = contents_of(state, stored), [found.content_id for found in datasets]
     of_mixture = _is_mixture(stored)
     if of_mixture and mixed and not was:
-        return  # damaged, which the loader sees
+        return  # damaged: the loader reports it
     if of_mixture != mixed or [b[:_ID] for b in was] != [b[:_ID] for b in now]:
-        raise _of_others((of_mixture, mixed), was, now, datasets, "")
+        raise _other_datasets((of_mixture, mixed), was, now, datasets, "")
 
 
 def _is_mixture(order: Mapping[str, Any]) -> bool:
@@ -167,7 +173,7 @@ def _is_mixture(order: Mapping[str, Any]) -> bool:
 
 
 def contents_of(state: Mapping[str, Any], order: Mapping[str, Any]) -> Sequence[str]:
-    """Return the content ids of a state, or their first digits; empty if it has none."""
+    """Return the content ids in a state, whole or their first 16 digits; empty if it has none."""
     contents = order.get("content")
     if not isinstance(contents, list | tuple):
         sources = _last_phase(state).get("sources")
@@ -182,18 +188,19 @@ def _last_phase(state: Mapping[str, Any]) -> Mapping[str, Any]:
     return last if isinstance(last, Mapping) else {}
 
 
-def _of_others(
+def _other_datasets(
     mixed: tuple[bool, bool],
     was: Sequence[str],
     now: Sequence[str],
-    datasets: Sequence[Open],
+    datasets: Sequence[OpenSplit],
     other: str,
 ) -> IncompatibleError:
-    """Return the error for a state of other datasets, or of the same served differently.
+    """Return the error for a state of other datasets, or of the same ones served differently.
 
-    `mixed` says of the state, and of what is served, whether it is a mixture.
+    `mixed`: whether the state is of a mixture, and whether the loader serves one. `was` and `now`
+    are their content ids. `other` is added to the remedy.
     """
-    of_state, of_this = _called(was, datasets), _called(now, datasets)
+    of_state, of_this = _named(was, datasets), _named(now, datasets)
     code, remedy = "E_STATE_DATASET", "Open the dataset that it was taken on."
     same = bool(was) and _counted(was) == _counted(now)
     if same and mixed == (False, True):
@@ -223,8 +230,8 @@ def _counted(contents: Iterable[str]) -> Counter[str]:
     return Counter(content[:_ID] for content in contents)
 
 
-def _called(contents: Sequence[str], datasets: Sequence[Open]) -> str:
-    """Return the names of the open datasets with these contents, or the content ids."""
+def _named(contents: Sequence[str], datasets: Sequence[OpenSplit]) -> str:
+    """Return a phrase that lists the datasets with these contents by name, or by content id."""
     left, names = list(datasets), []
     for content in contents:
         found = next((one for one in left if one.content_id[:_ID] == content[:_ID]), None)
@@ -245,27 +252,29 @@ def _differences(
     names: Sequence[str],
     weights: Sequence[int],
 ) -> list[str]:
-    """Return the differences in the words of the options, without their consequences."""
+    """Return a phrase for each option that differs, without the fields that follow from others."""
     pairs, following = {name: (stored.get(name), order.get(name)) for name in names}, _FOLLOWING
     if "weights_sha256" in pairs:
         known = stored.get("weights") or _last_phase(state).get("weights")
         pairs["weights"] = (known, order.get("weights") or list(weights))
-    elif "weights_sha256" in order:  # they are the same, where one of the two has no list of them
+    elif "weights_sha256" in order:  # equal weights, even if one of the two does not list them
         following = following | {"weights"}
     told = {name: pair for name, pair in pairs.items() if name not in following} or pairs
     both = {name for name in told if name == "weights" or (name in stored and name in order)}
     told = {name: pair for name, pair in told.items() if name in both} or told
-    return [words for name, (a, b) in told.items() for words in _told(_NAMES.get(name, name), a, b)]
+    return [
+        words for name, (a, b) in told.items() for words in _phrases(_NAMES.get(name, name), a, b)
+    ]
 
 
-def _told(name: str, was: Any, now: Any) -> list[str]:
-    """Return what to say of the field `name`; of objects, of each of their fields that differ."""
+def _phrases(name: str, was: Any, now: Any) -> list[str]:
+    """Return a phrase for the field `name`; for objects, one for each field that differs."""
     if not (isinstance(was, Mapping) and isinstance(now, Mapping)):
         return [f"{name} {_brief(was)}, not {_brief(now)}"]
     return [
         words
-        for key in _odd(compared(was), compared(now))
-        for words in _told(f"{name} {key}", was.get(key), now.get(key))
+        for key in _differing(comparable(was), comparable(now))
+        for words in _phrases(f"{name} {key}", was.get(key), now.get(key))
     ]
 
 
