@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike, fspath
 from pathlib import Path
@@ -37,8 +37,8 @@ __all__ = [
     "as_text",
     "check_common",
     "check_types",
+    "different_reject_options",
     "parse_split",
-    "quotes_too_much",
     "refuse_device",
     "stored_excerpts",
 ]
@@ -151,16 +151,23 @@ def stored_excerpts(excerpts: bool) -> dict[str, Any]:
     return {} if excerpts else {"excerpts": False}
 
 
-def quotes_too_much(
-    asked: Mapping[str, Any], existing: Mapping[str, Any], rejected: object
-) -> bool:
-    """Return whether a dataset quotes its `rejected` records, which the options `asked` forbid.
+def different_reject_options(
+    asked: Mapping[str, Any],
+    existing: Mapping[str, Any],
+    rejected: Collection[str],
+    forgiven: frozenset[str] = frozenset(),
+) -> list[str]:
+    """Return the names of the options that would treat the rejected records of a dataset otherwise.
 
-    `existing` are the options in the dataset's config.json.
+    `asked` and `existing` are stored options, `rejected` the reasons of the records that the
+    dataset leaves out. Records rejected for a `forgiven` reason are left out by every build.
     """
-    return (
-        bool(rejected) and not asked.get("excerpts", True) and bool(existing.get("excerpts", True))
-    )
+    different = []
+    if asked["on_error"] == "error" and not forgiven.issuperset(rejected):
+        different.append("on_error")
+    if rejected and not asked.get("excerpts", True) and existing.get("excerpts", True):
+        different.append("excerpts")
+    return different
 
 
 def check_common(options: _Common) -> None:

@@ -125,7 +125,7 @@ def run_estimate(kind: Kind[O, Q, M], options: O) -> Estimate:
     context = Context(existing=existing, estimate=kept is None)  # prepare as the build did
     prepared = kind.prepare(options, kind.survey(options), context)
     if kept is not None:
-        output_dir.refuse_another(options.out, kind.difference(kept, prepared))
+        output_dir.refuse_different(options.out, kind.difference(kept, prepared))
     found: Any = kind.estimate(prepared, details=True)
     if kept is not None:
         found = replace(found, notes=(*found.notes, _BUILT))
@@ -152,7 +152,7 @@ def _reuse(kind: Kind[O, Q, M], prepared: Q, existing: M, started: float) -> Bui
     staging = Staging(out, prepared.plan.key)
     for other in leftovers(out, prepared.plan.key):
         other.refuse_if_held()
-    output_dir.refuse_another(out, kind.difference(existing, prepared))
+    output_dir.refuse_different(out, kind.difference(existing, prepared))
     output_dir.require_whole(out)
     sync_directory(out.parent)  # a run killed after its rename has not done so
     staging.discard_if_idle()  # left by a run that was killed after publishing

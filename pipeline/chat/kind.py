@@ -1,4 +1,4 @@
-"""The kind `chat`: conversations and preferences into tokens with a loss mask."""
+"""The kind `chat`: builds of conversations and preferences."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from dataprep.formats.manifest.tokens import ChatEntry, Manifest
 from ..kinds import Context
 from ..tokens.estimate import TokenEstimate, estimate
 from ..tokens.kind import EarlyTokenizer, TokenBuild, sample_bytes
-from ..tokens.prepare import TokenPrepared
-from ..tokens.recipe import difference
+from ..tokens.reuse import difference
 from .estimate import estimate_lengths
 from .options import ChatOptions
 from .overlong import OVERLONG
@@ -20,7 +19,7 @@ from .worker import ChatTasks
 __all__ = ["ChatKind"]
 
 
-class ChatKind(TokenBuild):
+class ChatKind(TokenBuild[ChatPrepared]):
     """Builds of conversations; see `kinds.Kind`."""
 
     name = "chat"
@@ -39,8 +38,8 @@ class ChatKind(TokenBuild):
             engine_problem=context.refused,
         )  # fmt: skip
 
-    def difference(self, existing: Manifest, prepared: TokenPrepared) -> str | None:
-        """Return how `existing` differs from what would be built."""
+    def difference(self, existing: Manifest, prepared: ChatPrepared) -> str | None:
+        """Return how `existing` differs from the dataset to be built; None if it does not."""
         drops = existing.options.get("overlong") == "drop"
         return difference(existing, prepared, frozenset({OVERLONG}) if drops else frozenset())
 
@@ -48,9 +47,8 @@ class ChatKind(TokenBuild):
         """Return what the build will take, and with `details` the lengths of conversations."""
         return estimate_lengths(prepared) if details else estimate(prepared, mask=True)
 
-    def chat_entry(self, prepared: TokenPrepared) -> tuple[ChatEntry, bytes] | None:
-        """Return the manifest entry of conversations, without counts, and their template."""
-        assert isinstance(prepared, ChatPrepared)
+    def chat_entry(self, prepared: ChatPrepared) -> tuple[ChatEntry, bytes]:
+        """Return the manifest's entry of conversations, counts still 0, and the chat template."""
         chat, template = prepared.plan.payload.chat, prepared.plan.payload.chat.template.encode()
         entry = ChatEntry(
             template="chat_template.jinja", template_origin=prepared.template_origin,

@@ -1,8 +1,8 @@
-"""Exact split sizes: pieces whose documents had no split yet are dealt out.
+"""Splits of exact sizes: the documents of finished pieces are distributed to new pieces by split.
 
-Hashes of all documents decide the cut points (see `splitting`); then each piece is read once and
-its documents written to the pieces of their splits. Costs one more pass over the tokens, which is
-why it is not the default.
+The hashes of all records decide the cut points (see `plan.splits.cut_points`). Then each piece is
+read once, and its documents are written to a piece of their split. This pass over all tokens is the
+reason why exact sizes are not the default.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from ..plan.splits import HashedDocuments, assign_exactly, cut_points, exact_siz
 from ..tokenize.stored_tokens import EncodingSettings
 from .shards import PlacedPiece
 
-__all__ = ["deal_out", "sizes_of"]
+__all__ = ["distribute", "split_sizes"]
 
 _CHUNK_DOCUMENTS = 1 << 14
 _CHUNK_TOKENS = 1 << 22
 
 
-def sizes_of(names: Sequence[str], shares: dict[str, float | int | None], total: int) -> list[int]:
-    """Exact sizes in the order of `names`, or a `UsageError` if there are too few records."""
+def split_sizes(
+    names: Sequence[str], shares: dict[str, float | int | None], total: int
+) -> list[int]:
+    """Return the size of each of `names` in records; raise `UsageError` if `total` is too small."""
     sizes = exact_sizes([shares[name] for name in names], total)
     if min(sizes) < 0 or sum(sizes) != total:
         asked = sum(size for size in sizes if size > 0)
@@ -42,25 +44,28 @@ def sizes_of(names: Sequence[str], shares: dict[str, float | int | None], total:
     return sizes
 
 
-def deal_out(
-    pieces: Sequence[PlacedPiece], names: Sequence[str], sizes: Sequence[int],
-    encoding: EncodingSettings, directory: Path,
+def distribute(
+    pieces: Sequence[PlacedPiece], names: Sequence[str], sizes: Sequence[int], encoding: EncodingSettings,
+    directory: Path,
 ) -> list[PlacedPiece]:  # fmt: skip
-    """Write the same documents in pieces by split, under `directory`, in the same order."""
+    """Write the documents of `pieces` to new pieces by split, under `directory`; return these.
+
+    The order of documents is kept.
+    """
     cuts = cut_points(lambda: map(_keys, pieces), sizes)
-    dealt: list[PlacedPiece] = []
+    distributed: list[PlacedPiece] = []
     for number, placed in enumerate(pieces):
         home = directory / f"{number:06d}"
         create_directory(home)
         writers = [PieceWriter(home, name, encoding.dtype, added=encoding.added) for name in names]
         for chunk in _chunks(placed, encoding.dtype, cuts):
-            _deal(chunk, writers)
-        dealt += [
+            _distribute_chunk(chunk, writers)
+        distributed += [
             PlacedPiece(piece=piece, directory=home, first_record=placed.first_record)
             for writer in writers
             for piece in writer.finish()
         ]
-    return dealt
+    return distributed
 
 
 _Chunk = tuple[
@@ -73,7 +78,7 @@ _Chunk = tuple[
 
 
 def _keys(placed: PlacedPiece) -> HashedDocuments:
-    """Return the split key of each record, which all of its documents have."""
+    """Return the split hash and the id of each record; all documents of a record have its hash."""
     keys, records = placed.array("keys")[:, 0], placed.array("records").astype(np.int64)
     firsts = np.flatnonzero(np.diff(records, prepend=-1))
     return keys[firsts], records[firsts] + placed.first_record
@@ -105,7 +110,7 @@ def _chunks(placed: PlacedPiece, dtype: str, cuts: Sequence[tuple[int, int]]) ->
 
 
 def _marks(placed: PlacedPiece) -> Marks | None:
-    """Return the mask and scores of a piece, if it has any."""
+    """Return the mask and scores of a piece; None if it has no mask."""
     files, path = placed.piece.files, placed.path("mask")
     if "mask" not in files:
         return None
@@ -114,14 +119,14 @@ def _marks(placed: PlacedPiece) -> Marks | None:
 
 
 def _chunk_end(docs: npt.NDArray[np.uint64], start: int) -> int:
-    """Where a chunk that starts at document `start` ends: at least one document, not too much."""
+    """Return the document behind a chunk that starts at `start`; a chunk has at least one."""
     last = min(start + _CHUNK_DOCUMENTS, len(docs) - 1)
     limit = docs[start] + np.uint64(_CHUNK_TOKENS)
     fitting = int(np.searchsorted(docs[start : last + 1], limit, "right")) - 1
     return start + max(1, fitting)
 
 
-def _deal(chunk: _Chunk, writers: Sequence[PieceWriter]) -> None:
+def _distribute_chunk(chunk: _Chunk, writers: Sequence[PieceWriter]) -> None:
     parts, tokens, lengths, rows, marks = chunk
     for number, writer in enumerate(writers):
         mine = parts == number
@@ -133,7 +138,7 @@ def _deal(chunk: _Chunk, writers: Sequence[PieceWriter]) -> None:
 
 
 def _map(path: Path, dtype: str, length: int) -> npt.NDArray[Any]:
-    """Map `length` numbers; raise `IntegrityError` if the file has another size."""
+    """Return the numbers of a file, memory-mapped; raise `IntegrityError` for another size."""
     if length == 0:
         return np.empty(0, dtype)
     with path.open("rb") as stream:

@@ -1,4 +1,4 @@
-"""Checks of the place where a dataset is to be built."""
+"""Checks of the output directory: what it holds, and whether a build may replace or reuse it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ __all__ = [
     "holds",
     "is_ours",
     "listed_files",
-    "refuse_another",
+    "occupied",
+    "refuse_different",
     "refuse_inside_dataset",
     "refuse_newer",
     "refuse_newer_version",
@@ -48,7 +49,6 @@ __all__ = [
     "require_whole",
     "resolve",
     "same_inputs",
-    "taken",
 ]
 
 
@@ -86,34 +86,34 @@ _FILES = msgspec.json.Decoder(_Files)
 
 
 def resolve(out: Path) -> Path:
-    """Return the real place of a build: behind a link, and never a nameless path such as `.`."""
+    """Return `out`, resolved if it is a symbolic link or a path without a name such as `.`."""
     if out.is_symlink() or out.name in ("", ".."):
         return Path(os.path.realpath(out))
     return out
 
 
 def check(out: Path, load: Callable[[Path], F], *, overwrite: bool) -> F | None:
-    """Return the manifest of the finished dataset in `out`, None if there is nothing to keep.
+    """Return the manifest of the finished dataset in `out`, or None if a build may write there.
 
-    `load` reads the manifest of the kind of dataset that is to be built. Raises for anything else
-    that stands there, and for a place that cannot be written to. A directory is replaced only if
-    everything in it is a dataset's.
+    `load` reads the manifest of the kind of dataset that is to be built. Raise `UsageError` if
+    `out` holds anything else, and `StorageError` if it cannot be written to. With `overwrite` a
+    dataset is replaced, unless its directory also holds files that dataprep did not write.
     """
     refuse_inside_dataset(out)
     with storage_errors(out):
         entries = os.listdir(out) if out.is_dir() else []  # noqa: PTH208
         if (out.exists() or out.is_symlink()) and not out.is_dir():
-            raise taken(out, "is a file")
+            raise occupied(out, "is a file")
     if CONFIG_NAME in entries and is_ours(out):
         return _finished(out, load, overwrite=overwrite)
     if entries:
-        raise taken(out, f"holds something that is not a dataset ({sorted(entries)[0]!r}, ...)")
-    _require_place(out)
+        raise occupied(out, f"holds something that is not a dataset ({sorted(entries)[0]!r}, ...)")
+    _require_writable(out)
     return None
 
 
 def refuse_newer(out: Path, seen: Mark) -> None:
-    """Raise `BusyError` if a dataset was published in `out` since it had the mark `seen`."""
+    """Raise `BusyError` if a dataset was published in `out` since its mark was `seen`."""
     if mark_of(out)[:-1] not in ((), seen[:-1]):  # a chmod is no publishing
         raise BusyError(
             "another build was published here first", where=str(out),
@@ -132,9 +132,9 @@ def holds(out: Path, recipe_id: str) -> bool:
 def _finished(out: Path, load: Callable[[Path], F], *, overwrite: bool) -> F | None:
     if overwrite:
         refuse_newer_version(out)
-    foreign = _foreign(out)
-    if foreign and overwrite:
-        raise taken(out, f"also holds files that dataprep did not make ({foreign[0]!r})")
+    unknown = _unknown_files(out)
+    if unknown and overwrite:
+        raise occupied(out, f"also holds files that dataprep did not make ({unknown[0]!r})")
     try:
         existing = load(out)
     except DataprepError as error:
@@ -155,12 +155,12 @@ def _finished(out: Path, load: Callable[[Path], F], *, overwrite: bool) -> F | N
 
 
 def refuse_newer_version(out: Path) -> None:
-    """Raise `UsageError` if a newer dataprep made the dataset in `out`.
+    """Raise `UsageError` if a newer version of dataprep made the dataset in `out`.
 
-    What it holds is not known here, so --overwrite does not replace it.
+    This version cannot know which files it has, so --overwrite does not replace it.
     """
     newer = error_of_newer(out)
-    if newer is not None or _says_newer(out):
+    if newer is not None or _is_newer(out):
         why = f" ({newer.problem})" if newer is not None else ", though its config.json is damaged"
         raise UsageError(
             f"holds a dataset of a newer dataprep, which --overwrite does not replace{why}",
@@ -170,7 +170,7 @@ def refuse_newer_version(out: Path) -> None:
 
 
 def error_of_newer(out: Path) -> DataprepError | None:
-    """Return the error of a dataset in `out` that a newer dataprep made; None if that is not so."""
+    """Return the E_VERSION error of a dataset that a newer dataprep made, None for any other."""
     for load in (token_manifest.load, array_manifest.load):
         try:
             load(out)
@@ -180,7 +180,7 @@ def error_of_newer(out: Path) -> DataprepError | None:
     return None
 
 
-def _says_newer(out: Path) -> bool:
+def _is_newer(out: Path) -> bool:
     try:
         return says_newer(read(out))
     except DataprepError:
@@ -190,11 +190,11 @@ def _says_newer(out: Path) -> bool:
 def refuse_removed(out: Path, existing: Finished) -> None:
     """Raise `UsageError` if records were removed from the dataset in `out` since it was built."""
     removed = existing.records.removed
-    refuse_another(out, f"without {removed} of its records" if removed else None)
+    refuse_different(out, f"without {removed} of its records" if removed else None)
 
 
 def is_ours(out: Path) -> bool:
-    """Return whether config.json is marked as dataprep's, whole or damaged."""
+    """Return whether config.json begins as dataprep writes it, even if the rest is damaged."""
     path = out / CONFIG_NAME
     if not path.is_file():
         return False
@@ -203,17 +203,18 @@ def is_ours(out: Path) -> bool:
 
 
 def listed_files(data: bytes) -> set[str] | None:
-    """Return the names in `files` of a config.json of any kind; None where it is no such JSON."""
+    """Return the file names that the config.json `data` lists; None if it is not valid."""
     try:
         return {entry.name for entry in _FILES.decode(data).files}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def _foreign(out: Path) -> list[str]:
-    """Return the names of what stands in `out` and is not of the dataset there.
+def _unknown_files(out: Path) -> list[str]:
+    """Return the names of files and folders in `out` that do not belong to its dataset, sorted.
 
-    A file is if config.json lists it, or where that is damaged, if a dataset has such a name.
+    The files of a dataset are those that config.json lists or, if that is damaged, all whose names
+    are names of dataset files.
     """
     try:
         data = read(out)
@@ -222,7 +223,7 @@ def _foreign(out: Path) -> list[str]:
     except DataprepError:
         listed = None
     names = []
-    for folder, folders, files in os.walk(out, onerror=_complain):
+    for folder, folders, files in os.walk(out, onerror=_raise_walk_error):
         inside = "" if folder == str(out) else f"{os.path.relpath(folder, out)}/"
         links = {name for name in folders if (Path(folder) / name).is_symlink()}
         names += [f"{inside}{name}" + "/" * (name not in links) for name in folders]
@@ -236,8 +237,8 @@ def _is_known(name: str, listed: set[str] | None) -> bool:
     return name in listed or name == CONFIG_NAME
 
 
-def _complain(error: OSError) -> None:
-    """Raise the error of a walk, unless another builder has just replaced the folder."""
+def _raise_walk_error(error: OSError) -> None:
+    """Raise the `error` of `os.walk`, unless another build has just replaced the folder."""
     if not isinstance(error, FileNotFoundError):
         with storage_errors(error.filename):
             raise error
@@ -253,7 +254,7 @@ def refuse_inside_dataset(out: Path) -> None:
             )  # fmt: skip
 
 
-def _require_place(out: Path) -> None:
+def _require_writable(out: Path) -> None:
     if out.is_mount():
         raise UsageError(
             "is a mount point, which cannot be put in place in one step",
@@ -263,7 +264,7 @@ def _require_place(out: Path) -> None:
         )
     parent = next((path for path in out.absolute().parents if path.exists()), Path("/"))
     if not parent.is_dir():
-        raise taken(parent, "is a file")
+        raise occupied(parent, "is a file")
     if not os.access(parent, os.W_OK | os.X_OK) or _read_only(parent):
         raise StorageError(
             "cannot be written to",
@@ -277,15 +278,15 @@ def _read_only(path: Path) -> bool:
     return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
-def taken(out: Path, what: str) -> UsageError:
-    """Return the error of an `out` that is `what`, and is left as it is."""
+def occupied(out: Path, what: str) -> UsageError:
+    """Return the error for an `out` that no build may replace; `what` says what it is or holds."""
     return UsageError(
         what, where=str(out), code="E_EXISTS", remedy="Choose another --out; nothing was touched."
     )
 
 
-def refuse_another(out: Path, difference: str | None) -> None:
-    """Raise the error of a dataset in `out` that has a `difference` to what would be built."""
+def refuse_different(out: Path, difference: str | None) -> None:
+    """Raise `UsageError` if there is a `difference` between the dataset in `out` and the build."""
     if difference:
         raise UsageError(
             f"holds another finished dataset ({difference})",
@@ -296,7 +297,7 @@ def refuse_another(out: Path, difference: str | None) -> None:
 
 
 def require_whole(out: Path) -> None:
-    """Raise `IntegrityError` if a file of the dataset in `out` is missing or of another size."""
+    """Raise `IntegrityError` if a file of the dataset in `out` is missing or has the wrong size."""
     from dataprep.formats.verify.verify import verify
 
     for finding in verify(out, "stat").findings:
@@ -309,10 +310,10 @@ def require_whole(out: Path) -> None:
 def same_inputs(
     existing: Sequence[InputEntry], sources: Sequence[Source], config: str | None, split: str | None
 ) -> list[InputEntry] | str:
-    """Return `sources` as inputs of a dataset, or how they differ from the `existing` ones.
+    """Return the `existing` input entries if `sources` have the same content, else the difference.
 
-    Their content and order count, not their names. Reads all of them, unless a size or format
-    tells. `config` and `split` are of HF datasets.
+    Order counts, names do not. All inputs are read, up to the first that differs. `config` and
+    `split` are the options of Hugging Face datasets.
     """
     if len(existing) != len(sources):
         return f"made from other inputs: {len(existing)}, not {len(sources)}"

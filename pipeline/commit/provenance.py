@@ -24,7 +24,11 @@ _BLOCK_BYTES = 1 << 18
 def input_entries(
     sources: Sequence[Source], results: Sequence[UnitResult], table_fingerprints: Mapping[int, str]
 ) -> tuple[InputEntry, ...]:
-    """Return the inputs with their fingerprints and the records found in each."""
+    """Return the manifest entries of the inputs, with fingerprints and numbers of records.
+
+    `table_fingerprints` has those of tables, by number of the source; those of byte streams are
+    combined from the chunk digests in `results`.
+    """
     digests: dict[int, list[str]] = {}
     records: Counter[int] = Counter()
     for result in results:
@@ -48,7 +52,7 @@ def input_entries(
 def final_rejects(
     staging: Staging, results: Sequence[UnitResult], *, excerpts: bool = True
 ) -> Iterator[bytes]:
-    """Yield the lines of rejects.jsonl, numbered over the whole build."""
+    """Yield the lines of rejects.jsonl; records are numbered over all inputs, lines over each."""
     decoder = msgspec.json.Decoder(StagedReject)
     first_record = 0
     lines: Counter[int] = Counter()
@@ -67,7 +71,7 @@ def final_rejects(
 
 
 def in_blocks(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Join `lines` into blocks of a few hundred kilobytes."""
+    """Join `lines` into blocks of at least 256 KiB; the last may be smaller."""
     block: list[bytes] = []
     size = 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""Shards of a split, joined from the pieces of all units."""
+"""Shards of a split, linked to or joined from the pieces that units wrote."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 JOIN_BELOW_BYTES = 8 << 20
 JOIN_UP_TO_BYTES = 64 << 20
 SMALL_PART = 16
-ONE_FOLDER = 4096  # shards; of more there are folders of A_FOLDER
+ONE_FOLDER = 4096  # shards at most in the folder of a split; more stand in folders of A_FOLDER
 A_FOLDER = 1000
 _COPY_BYTES = 4 << 20
 
@@ -46,11 +46,11 @@ class PlacedPiece:
     first_record: int
 
     def path(self, kind: str) -> Path:
-        """One of its files."""
+        """Return the path of the file of this `kind`, such as "tokens"."""
         return self.directory / f"{self.piece.stem}.{kind}"
 
     def array(self, kind: str) -> npt.NDArray[Any]:
-        """One of its arrays, in memory."""
+        """Read the array of this `kind`, any but tokens and mask."""
         count = self.piece.documents
         shapes = {
             "docs": (count + 1,), "records": (count,), "scores": (count,),
@@ -61,10 +61,10 @@ class PlacedPiece:
 
 
 def large_piece(pieces: Iterable[PlacedPiece]) -> int:
-    """Return the size at which a piece becomes a shard of its own.
+    """Return the size in bytes from which a piece becomes a shard of its own.
 
-    Units grow with the input, and the pieces of its smallest splits with them: these are still
-    joined, or a large input would come to ten thousands of files.
+    Units grow with the input, and so do the pieces of its smallest splits. These are joined
+    all the same, since a large input would otherwise make tens of thousands of files.
     """
     largest = max((placed.piece.files["tokens"].bytes for placed in pieces), default=0)
     return max(JOIN_BELOW_BYTES, largest // SMALL_PART)
@@ -73,9 +73,9 @@ def large_piece(pieces: Iterable[PlacedPiece]) -> int:
 def group(
     pieces: Iterable[PlacedPiece], large: int = JOIN_BELOW_BYTES
 ) -> Iterator[list[PlacedPiece]]:
-    """Yield the pieces of each shard: those of `large` bytes alone, runs of smaller ones together.
+    """Yield the pieces of each shard: one of at least `large` bytes, or a run of smaller ones.
 
-    So a small corpus is one file per split, a large one is never copied, and with `large_piece`
+    A small corpus becomes one file per split, a large one is not copied, and with `large_piece`
     10 TB of text make fewer than 20,000 files.
     """
     run: list[PlacedPiece] = []
@@ -98,9 +98,9 @@ def write_shard(
     writer: DatasetWriter, folder: str, number: int, run: Sequence[PlacedPiece], dtype: str, *,
     own_ids: bool = False,
 ) -> ShardEntry:  # fmt: skip
-    """Write shard `number` of a split, in `folder`, from `run`.
+    """Write shard `number` of a split to `folder` from the pieces `run`; return its entry.
 
-    With `own_ids` it has a file of record ids too.
+    With `own_ids` the shard also has a file of record ids.
     """
     shard = _Shard(
         writer=writer, run=run, dtype=dtype,
@@ -139,7 +139,7 @@ class _Shard:
 
     @property
     def shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Type and shape of each file."""
+        """The dtype and the shape of each file, by kind."""
         return {
             "tokens": (self.dtype, (self.length,)), "docs": ("<u8", (self.documents + 1,)),
             "source": ("<u8", (self.documents, 2)), "mask": ("|u1", (self.length,)),
@@ -147,7 +147,7 @@ class _Shard:
         }  # fmt: skip
 
     def link(self, kind: str, name: str) -> None:
-        """Make a file of the only piece a file of the shard."""
+        """Link the file of the only piece as a file of the shard."""
         (placed,) = self.run
         file = placed.piece.files[kind]
         crcs = np.array(file.crc32, np.uint32)
@@ -156,11 +156,11 @@ class _Shard:
         self.writer.link(placed.path(kind), name, hashed, *self.shapes[kind], sync=sync)
 
     def join(self, kind: str, name: str) -> None:
-        """Write a file of the shard from those of all pieces."""
+        """Write a file of the shard, joined from the files of all pieces."""
         dtype, shape = self.shapes[kind]
         if kind == "tokens":
             self.writer.write_numbers(name, dtype, self.length, self._bytes(kind))
-        elif kind == "mask":  # in pieces it has no header, which states the length
+        elif kind == "mask":  # that of a piece has no .npy header
             self.writer.write_array(name, dtype, shape, self._bytes(kind))
         else:
             self.writer.write_array(name, dtype, shape, self._arrays(kind))
@@ -172,7 +172,7 @@ class _Shard:
                     yield data
 
     def _arrays(self, kind: str) -> Iterator[npt.NDArray[Any]]:
-        """Yield an array of each piece; offsets continue those of the piece before."""
+        """Yield the array of each piece; offsets continue those of the piece before."""
         start = np.uint64(0)
         for placed in self.run:
             array = placed.array(kind)
@@ -186,7 +186,7 @@ class _Shard:
 
 
 def shard_folder(split: str, number: int, shards: int) -> str:
-    """Return the folder of shard `number` of `shards`: that of the split, or one of many in it.
+    """Return the folder of shard `number`: that of the split, or one in it if `shards` are many.
 
     >>> shard_folder("train", 4095, 4096), shard_folder("train", 4095, 4097)
     ('train', 'train/0004')

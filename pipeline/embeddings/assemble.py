@@ -26,7 +26,7 @@ from dataprep.formats.manifest.common import InputEntry, RecordCounts
 from dataprep.formats.storage import storage_errors
 from dataprep.formats.write.dataset_writer import ArrayWriter, HashedFile
 
-from ..commit.exact_splits import sizes_of
+from ..commit.exact_splits import split_sizes
 from ..commit.provenance import final_rejects, in_blocks, input_entries
 from ..execute.task import REJECTS_NAME, unit_name
 from ..plan.plan import Splitting
@@ -218,7 +218,7 @@ def _assigned(
         ends = [int(end) for end in splitting.ends]
         place: Assign = lambda hashes, _: assign(hashes, ends)  # noqa: E731 (one of two)
     else:
-        cuts = cut_points(found.hashes, sizes_of(splitting.names, dict(shares), found.rows))
+        cuts = cut_points(found.hashes, split_sizes(splitting.names, dict(shares), found.rows))
         place = lambda hashes, rows: assign_exactly(hashes, rows, cuts)  # noqa: E731
     return lambda: ((int(rows[0]), place(hashes, rows)) for hashes, rows in found.hashes())
 

@@ -16,7 +16,7 @@ from dataprep.formats.storage import create_directory
 from ..commit.output_dir import same_inputs
 from ..encode.probe import OPTION, OTHER_VECTORS
 from ..kinds import Assembled, Context, Kind, Workplace
-from ..options import quotes_too_much
+from ..options import different_reject_options
 from ..plan.splits import FEW_KEYS, add_keys, split_notes
 from .assemble import UnitRows, assemble
 from .estimate import EmbeddingEstimate, estimate
@@ -56,10 +56,9 @@ class EmbeddingKind(EmbeddingTasks, Kind[EmbeddingOptions, EmbeddingPrepared, Ar
         different = [name for name in asked if asked[name] != existing.options.get(name)]
         if different == [OPTION]:
             return OTHER_VECTORS
-        if plan.on_error == "error" and existing.records.rejected:
-            different.append("on_error")
-        if quotes_too_much(prepared.stored_options, existing.options, existing.records.rejected):
-            different.append("excerpts")
+        different += different_reject_options(
+            prepared.stored_options, existing.options, existing.records.rejected
+        )
         if different:
             return f"different {', '.join(different)}"
         inputs = same_inputs(

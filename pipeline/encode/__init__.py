@@ -1,1 +1,1 @@
-"""Encoders: from texts to vectors, and the probe by which an encoder is recognized."""
+"""Encoders, which make vectors of texts, and the probe that identifies an encoder."""

@@ -1,8 +1,8 @@
 """Vectors of texts by an encoder: a sentence-transformers model, or any function.
 
-The encoder gets texts in their order, a fixed number at a time within each unit, so that an encoder
-whose results depend on the rest of the batch gives the same vectors in every run. The shape and the
-type of each result are checked.
+Texts are encoded in order, in batches of a fixed size that begin anew in each unit. An encoder
+whose results depend on the other texts of a batch thus gives the same vectors in every run. The
+shape and the dtype of each result are checked.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class TextEncoder:
     def encode(
         self, texts: Sequence[str], batch: int, width: int | None = None
     ) -> npt.NDArray[np.float32]:
-        """Return float32 [texts, width]; numbers beyond float32 become infinite.
+        """Return the vectors of `texts`, float32 [texts, width]; larger numbers become infinite.
 
-        At most `batch` texts are encoded at once. All vectors have `width` numbers, by default as
-        many as the first. Raises `InputError` for a result of another shape or type.
+        At most `batch` texts are encoded at once. A `width` of None stands for that of the first
+        vector. Raise `InputError` for a result of another shape or dtype.
         """
         parts = []
         for start in range(0, len(texts), batch):
@@ -63,7 +63,7 @@ class TextEncoder:
 def load_encoder(encoder: str | Encoder) -> TextEncoder:
     """Return the function `encoder`, or load the sentence-transformers model `encoder`.
 
-    Raises `UsageError` without that library, `InputError` if it cannot load the model.
+    Raise `UsageError` if that library is missing, `InputError` if it cannot load the model.
     """
     name = encoder_name(encoder) or ""
     if not isinstance(encoder, str):

@@ -12,11 +12,11 @@ from typing import Any
 __all__ = ["Encoder", "encoder_name"]
 
 Encoder = Callable[[list[str]], Any]
-"""Function from texts to their vectors: an array or tensor of numbers [texts, width]."""
+"""Function of a list of texts; returns their vectors, an array or tensor [texts, width]."""
 
 
 def encoder_name(encoder: str | Encoder | None) -> str | None:
-    """Return the name of an encoder in config.json: of a model, of its folder, or of a function.
+    """Return the name for config.json: of the model, of its folder, or ``module:function``.
 
     >>> encoder_name("all-MiniLM-L6-v2"), encoder_name(encoder_name)
     ('all-MiniLM-L6-v2', 'dataprep.pipeline.encode.options:encoder_name')

@@ -1,13 +1,13 @@
-"""The probe of an encoder: the vectors of a few fixed texts, by which a build recognizes it.
+"""The probe of an encoder: its vectors of a few fixed texts, which identify it.
 
-The name of a model or of a function says nothing about its weights. The probe is stored in
-config.json, hashed into the recipe id and into the key of unfinished work, and made in one batch
-when a build is prepared. Three texts are short; the fourth has a thousand distinct words, so that
-encoders with different limits on the length of a text differ in it. A stored probe is compared by
-encoding the texts that it holds, which another version may have chosen.
+The name of a model or of a function does not identify its weights. The probe is stored in
+config.json, and hashed into the recipe id and into the key of unfinished work. It is made in one
+batch when a build is prepared. Three texts are short; the fourth has a thousand distinct words, so
+that the vectors of encoders with different limits on the length of a text differ. A stored probe is
+compared by encoding the texts stored in it, since another version may have chosen other texts.
 
-Hardware, threads and libraries change the last bits of a vector. Two probes are therefore of one
-encoder if no number differs by more than `_TOLERANCE` of the largest number of its vector. Measured
+Hardware, threads and libraries change the last bits of a vector. Two probes therefore count as
+equal if no number differs by more than `_TOLERANCE` of the largest number of its vector. Measured
 with all-MiniLM-L6-v2 on the short texts, relative to that largest number: another batch size
 changed the probe by 8e-7 in float32 and 1e-3 in float16; one step of AdamW with a learning rate of
 2e-5 by 1.6e-2; rounding the weights to 8 bits by 0.4. In bfloat16 another batch size changes it by
@@ -72,9 +72,9 @@ _TOLERANCE = 4e-3
 
 
 def make_probe(encoder: TextEncoder, known: Iterable[object] = ()) -> Probe:
-    """Return the first of `known` that is a probe of `encoder`, or else a new one.
+    """Return the first of the `known` probes that matches `encoder`, or else a new probe.
 
-    Raises `InputError` for a NaN or an infinity.
+    Items of `known` that are not probes are ignored. Raise `InputError` for NaN or infinity.
 
     >>> def constant(number):
     ...     return TextEncoder("name", lambda texts: np.full((len(texts), 2), number, np.float32))
@@ -103,19 +103,19 @@ def make_probe(encoder: TextEncoder, known: Iterable[object] = ()) -> Probe:
 
 
 def probe_width(probe: Probe) -> int:
-    """Return the numbers in each vector of `probe`."""
+    """Return the width of the vectors of `probe`."""
     return len(bytes.fromhex(probe[0]["vector"])) // 4
 
 
 def unfinished_probes(out: Path) -> Iterator[object]:
-    """Yield the probes of the encoders of unfinished builds of `out`."""
+    """Yield the stored probes of the unfinished builds of `out`."""
     for staging in leftovers(out):
         with contextlib.suppress(OSError, StorageError, ValueError):
             yield msgspec.json.decode(read_own(staging.path / PROBE_NAME))
 
 
 def _stored(probe: object) -> tuple[list[str], Floats]:
-    """Return the texts of `probe` and float32 [texts, width], or no text if it is no probe."""
+    """Return the texts and the vectors, float32 [texts, width]; no texts if `probe` is invalid."""
     try:
         texts = [row["text"] for row in probe]  # type: ignore[attr-defined]
         rows = [np.frombuffer(bytes.fromhex(row["vector"]), "<f4") for row in probe]  # type: ignore[attr-defined]

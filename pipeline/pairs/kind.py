@@ -31,7 +31,7 @@ from ..encode.options import Encoder
 from ..encode.probe import OPTION, OTHER_VECTORS, PROBE_NAME, Probe, make_probe, unfinished_probes
 from ..execute.task import Task, UnitResult
 from ..kinds import Assembled, Context, Kind, Prepared, Survey, Workplace
-from ..options import quotes_too_much
+from ..options import different_reject_options
 from ..plan.named_splits import named_splits
 from ..plan.plan import Plan, Splitting
 from ..progress import StageClock
@@ -173,10 +173,7 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
         chosen = prepared.stored_options | {"search": search}
         asked, stored = hashed_options(chosen), hashed_options(existing.options)
         different = [name for name in asked if asked[name] != stored.get(name)]
-        if options.on_error == "error" and existing.records.rejected:
-            different.append("on_error")
-        if quotes_too_much(chosen, existing.options, existing.records.rejected):
-            different.append("excerpts")
+        different += different_reject_options(chosen, existing.options, existing.records.rejected)
         if different:
             return f"different {', '.join(different)}"
         known = read_inputs(options.out, existing)

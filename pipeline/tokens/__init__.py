@@ -1,1 +1,1 @@
-"""Builds of texts: tokens."""
+"""Builds of texts into shards of tokens; `chat` shares most of its modules."""

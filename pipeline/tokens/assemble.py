@@ -1,9 +1,9 @@
-"""Dataset of tokens assembled from finished units, in a scratch directory.
+"""Assembly of a dataset of tokens from finished units, in a scratch directory.
 
-The dataset is put together in a scratch directory, large pieces by hard link and small ones joined,
-described by its manifest, forced to stable storage, and then renamed to its final name in one
-step. Until that rename nothing outside the staging directory has changed; after it, everything is
-there. Everything written depends on the plan and the results of the units alone.
+Large pieces become shards by hard link, small ones are joined; the manifest is written last and
+everything is forced to stable storage. The orchestrator then publishes the dataset by one rename,
+before which nothing outside the staging directory changes. Everything written depends on the plan
+and the results of the units alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dataprep.formats.manifest.tokens import (
 from dataprep.formats.storage import create_directory
 from dataprep.formats.write.dataset_writer import DatasetWriter
 
-from ..commit.exact_splits import deal_out, sizes_of
+from ..commit.exact_splits import distribute, split_sizes
 from ..commit.provenance import final_rejects, in_blocks, input_entries
 from ..commit.shards import (
     PlacedPiece,
@@ -49,22 +49,22 @@ from ..execute.task import REJECTS_NAME, unit_name
 from ..plan.plan import Plan
 from ..staging.directory import Staging
 from .plan import TokenPayload
-from .recipe import token_recipe_id
+from .reuse import token_recipe_id
 from .task import TokenResult
 
-__all__ = ["Commit", "unknown_notes"]
+__all__ = ["TokenAssembler", "unknown_notes"]
 
 _KIND = "tokens"
-_UNKNOWN_SHARE = 0.01  # of all tokens: a tokenizer that fits its text gives far fewer
+_UNKNOWN_SHARE = 0.01  # of all tokens: a tokenizer that suits the text gives far fewer
 INDEX_DOCUMENTS = 1 << 28
-"""Splits with more documents have their record ids beside each shard, and no one file of 2 GiB."""
+"""Splits with more documents store record ids per shard, not in one index file of over 2 GiB."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Commit:
-    """Writer of a dataset from the results of its units.
+class TokenAssembler:
+    """Writer of a dataset of tokens from the results of its units.
 
-    `table_fingerprints` are those of inputs that are not read as byte streams, by number.
+    `table_fingerprints` has the fingerprints of inputs that are tables, by number of the source.
     """
 
     plan: Plan[TokenPayload]
@@ -77,11 +77,11 @@ class Commit:
     table_fingerprints: dict[int, str]
     threads: int
     chat: ChatEntry | None = None
-    """Of conversations: the entry, but for what the units found."""
+    """In builds of conversations: the manifest entry, with counts still 0."""
     chat_template: bytes = b""
 
     def assemble(self, results: Sequence[TokenResult]) -> tuple[Path, Manifest]:
-        """Write the dataset into a scratch directory, durably; returns it and its manifest."""
+        """Write the dataset to stable storage; return its directory and its manifest."""
         root = self.scratch / "dataset"
         create_directory(root)
         records = self._count_records(results)
@@ -150,7 +150,7 @@ class Commit:
     ) -> dict[str, SplitEntry]:
         placed = self._place(results)
         if not self.plan.splitting.ends:
-            placed = self._deal_out(placed)
+            placed = self._distribute(placed)
         large = large_piece(placed)
         splits = {}
         for name in sorted(self.plan.splitting.names, key=list(self.shares).index):
@@ -169,19 +169,21 @@ class Commit:
             first += sum(span.records for span in result.spans)
         return placed
 
-    def _deal_out(self, placed: Sequence[PlacedPiece]) -> list[PlacedPiece]:
+    def _distribute(self, placed: Sequence[PlacedPiece]) -> list[PlacedPiece]:
         names = self.plan.splitting.names
         total = sum(p.piece.records for p in placed)
-        sizes = sizes_of(names, self.shares, total)
+        sizes = split_sizes(names, self.shares, total)
         create_directory(self.scratch / "exact")
-        return deal_out(placed, names, sizes, self.plan.payload.encoding, self.scratch / "exact")
+        return distribute(placed, names, sizes, self.plan.payload.encoding, self.scratch / "exact")
 
     def _write_split(
         self, writer: DatasetWriter, name: str, placed: Sequence[PlacedPiece], large: int
     ) -> SplitEntry:
         runs = list(group(placed, large))
         folders = [shard_folder(name, number, len(runs)) for number in range(len(runs))]
-        for folder in sorted({name, *folders} if placed else ()):  # git would lose an empty one
+        for folder in sorted(
+            {name, *folders} if placed else ()
+        ):  # no empty folders: git drops them
             writer.folder(folder)
         dtype = self.plan.payload.encoding.dtype
         documents = sum(one.piece.documents for one in placed)
@@ -234,7 +236,7 @@ class Commit:
 
 
 def _content_id(placed: Sequence[PlacedPiece], dtype: str) -> str:
-    """Return the content id of a split of these pieces, in order."""
+    """Return the content id of the split that consists of the pieces `placed`, in order."""
     content = TokenContent(dtype)
     for piece in (one.piece for one in placed):
         counts = {
@@ -247,7 +249,7 @@ def _content_id(placed: Sequence[PlacedPiece], dtype: str) -> str:
 
 
 def unknown_notes(splits: Mapping[str, SplitEntry], unknown: int) -> Iterator[str]:
-    """Say that many tokens of the text are the one for what the tokenizer does not know."""
+    """Yield a note if the `unknown` tokens are over 1 % of the tokens of `splits`."""
     tokens = sum(split.tokens for split in splits.values())
     if unknown > _UNKNOWN_SHARE * tokens:
         yield (

@@ -1,8 +1,8 @@
 """Estimate of a build from a sample of its inputs: `--dry-run`, and the check of disk space.
 
-Most disk is used just before a dataset is published: all units are there still, and beside them the
-shards that were joined from small pieces, which are copies; large pieces are linked, and cost
-nothing more. Exact splits copy every document once more.
+Disk usage peaks just before the dataset is published: all units still exist, and so do the shards
+that were joined from small pieces, which are copies. Large pieces are linked and take no more
+space. Exact splits copy every document once more.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from .prepare import TokenPrepared
 __all__ = ["ESTIMATE_SAMPLE_BYTES", "TokenEstimate", "estimate"]
 
 ESTIMATE_SAMPLE_BYTES = 256 << 10
-"""Bytes of text, at each of eight places, that an estimate alone looks at."""
+"""Bytes of text that `--dry-run` reads at each of eight places of the input."""
 
-_PLACE_BYTES = 8 + 16  # offset and provenance of a document
+_OFFSET_BYTES = 8 + 16  # offset and provenance of a document
 _RECORD_BYTES = 8
 _KEY_BYTES = 16
-_HEADROOM = 1.1  # of the disk space that a sample foretells
+_HEADROOM = 1.1  # factor on the disk space computed from the sample
 _START_SECONDS = 1.0  # interpreters, tokenizer, comparison of the engines
 _STORE_RATE = 500e6  # bytes per second and worker, hashed and written
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenEstimate:
-    """Estimate from a sample: sizes in bytes, `seconds` with the workers asked for."""
+    """Estimate from a sample: sizes are in bytes, `seconds` is for the given number of workers."""
 
     inputs: int
     input_bytes: int
@@ -56,7 +56,7 @@ class TokenEstimate:
     sampled_bytes: int
     sampled_rejects: int
     notes: tuple[str, ...] = ()
-    """Further facts for the user, such as inputs that are left out."""
+    """Messages for the user, such as on inputs that are left out."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, for JSON."""
@@ -64,7 +64,7 @@ class TokenEstimate:
 
 
 def estimate(prepared: TokenPrepared, *, mask: bool = False) -> TokenEstimate:
-    """Extrapolate from the sample; with a loss `mask` every token takes a byte more."""
+    """Extrapolate from the sample; with a loss `mask` each token takes one byte more."""
     plan, sample, options = prepared.plan, prepared.sample, prepared.options
     encoding = plan.payload.encoding
     started = time.perf_counter()
@@ -81,7 +81,7 @@ def estimate(prepared: TokenPrepared, *, mask: bool = False) -> TokenEstimate:
     size = tokens * int(encoding.dtype[2])
     masks = tokens if mask else 0
     output = (
-        size + masks + documents * (_PLACE_BYTES + _RECORD_BYTES) + len(prepared.tokenizer_json)
+        size + masks + documents * (_OFFSET_BYTES + _RECORD_BYTES) + len(prepared.tokenizer_json)
     )
     notes = list(prepared.notes)
     if sample.keys:
@@ -116,7 +116,7 @@ def estimate(prepared: TokenPrepared, *, mask: bool = False) -> TokenEstimate:
 
 
 def _parts(shares: dict[str, float | int | None], documents: int) -> list[float]:
-    """Return the share of all documents that each split takes, as far as it is known."""
+    """Return each split's share of `documents`, from 0 to 1, in the order of `ordered_names`."""
     sizes = exact_sizes([shares[name] for name in ordered_names(shares)], documents)
     return [min(1.0, max(0, size) / max(1, documents)) for size in sizes]
 
@@ -124,11 +124,11 @@ def _parts(shares: dict[str, float | int | None], documents: int) -> list[float]
 def _peak_bytes(
     tokens: int, documents: int, parts: Sequence[float], units: int, *, exact: bool
 ) -> int:
-    """Return the bytes in use before publishing, for `tokens` bytes of ids in `units` units."""
+    """Return the bytes in use just before publishing; `tokens` is the size of all ids in bytes."""
     pieces = [part * tokens / max(1, units) for part in parts]
     small = max(JOIN_BELOW_BYTES, max(pieces) / SMALL_PART)
     copied = sum(part for part, piece in zip(parts, pieces, strict=True) if piece < small)
-    shards = tokens + documents * _PLACE_BYTES
+    shards = tokens + documents * _OFFSET_BYTES
     staged = shards + documents * (_RECORD_BYTES + (_KEY_BYTES if exact else 0))
     dealt = shards + documents * _RECORD_BYTES if exact else 0
     joined = shards * copied if units > 1 else 0.0

@@ -1,11 +1,11 @@
-"""The kind `tokens`: texts into token shards."""
+"""The kind `tokens`: builds of texts, and the base class that builds of conversations share."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,10 +25,10 @@ from ..plan.splits import split_notes
 from ..read.fingerprints import table_fingerprints
 from ..tokenize.engines import Encoded, naming
 from ..tokenize.load import load_tokenizer
-from .assemble import Commit, unknown_notes
+from .assemble import TokenAssembler, unknown_notes
 from .estimate import ESTIMATE_SAMPLE_BYTES, TokenEstimate, estimate
 from .prepare import SAMPLE_BYTES, TokenPrepared, TokenSurvey, prepare, survey
-from .recipe import difference
+from .reuse import difference
 from .task import Encode, Load, Ready, Request, TokenResult, TokenTasks
 
 if TYPE_CHECKING:
@@ -45,17 +45,17 @@ _ANSWER = msgspec.json.Decoder(_Answer)
 
 
 class EarlyTokenizer:
-    """Engine that worker processes load while the coordinator goes on planning."""
+    """Tokenizer that worker processes load while the coordinator goes on planning."""
 
     def __init__(self, workers: Processes) -> None:
         self._workers = workers
 
     def load(self, engine_json: bytes) -> None:
-        """Begin to load this tokenizer."""
+        """Make the workers load `engine_json`, and then whatever else units need."""
         self._workers.load(_encoded(Load(msgspec.Raw(engine_json))), _encoded(Ready()))
 
     def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
-        """Return the ids of `texts`, or why they cannot be had; None if there is no worker."""
+        """Return ids and offsets of `texts`, or the reason for a failure; None without a worker."""
         data = self._workers.ask_first(_encoded(Encode([text.decode() for text in texts])))
         found = None if data is None else _ANSWER.decode(data)
         if found is None or isinstance(found, str):
@@ -73,13 +73,16 @@ def sample_bytes(context: Context) -> int:
     return ESTIMATE_SAMPLE_BYTES if context.estimate else SAMPLE_BYTES
 
 
-class TokenBuild(TokenTasks):
-    """The part of a build that texts and conversations share."""
+P = TypeVar("P", bound=TokenPrepared)
+
+
+class TokenBuild(TokenTasks, Generic[P]):
+    """Base class of the kinds `tokens` and `chat`."""
 
     result = TokenResult
     stage = "tokenize"
     literal = True
-    """Whether special tokens in texts may be encoded as plain text."""
+    """Whether the tokenizer itself keeps special tokens spelled in texts as plain text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,8 +92,8 @@ class TokenBuild(TokenTasks):
         """Read the manifest of the dataset in `out`."""
         return manifests.load(out)
 
-    def check(self, prepared: TokenPrepared) -> None:
-        """Load the tokenizer as users do, and compare the engine with it."""
+    def check(self, prepared: P) -> None:
+        """Load tokenizer.json as users will; raise `PlanRefused` if the engine differs from it."""
         options = prepared.options
         with naming(options.tokenizer):
             loaded = load_tokenizer(prepared.tokenizer_json, options.tokenizer)
@@ -100,18 +103,16 @@ class TokenBuild(TokenTasks):
             raise PlanRefused(problem)
         self._tokenizer = loaded
 
-    def chat_entry(self, prepared: TokenPrepared) -> tuple[ChatEntry, bytes] | None:
-        """Return the manifest entry of conversations, without counts, and their template."""
+    def chat_entry(self, prepared: P) -> tuple[ChatEntry, bytes] | None:
+        """Return the manifest's entry of conversations, counts still 0, and the chat template."""
         return None
 
-    def assemble(
-        self, prepared: TokenPrepared, results: list[TokenResult], workplace: Workplace
-    ) -> Assembled:
+    def assemble(self, prepared: P, results: list[TokenResult], workplace: Workplace) -> Assembled:
         """Write shards, indexes and the manifest."""
         plan, options = prepared.plan, prepared.options
         read = plan.payload.read
         chat, template = self.chat_entry(prepared) or (None, b"")
-        root, manifest = Commit(
+        root, manifest = TokenAssembler(
             plan=plan, staging=workplace.staging, scratch=workplace.scratch,
             tokenizer=prepared.tokenizer, tokenizer_json=prepared.tokenizer_json,
             options=prepared.stored_options, shares=prepared.shares,
@@ -130,7 +131,7 @@ class TokenBuild(TokenTasks):
         return Assembled(root=root, manifest=manifest, notes=tuple(notes))
 
     def content(self, out: Path, manifest: Manifest) -> dict[str, Any]:
-        """Return the fields of JSON that describe the dataset in `out`."""
+        """Return the fields that the build's JSON report has about the dataset in `out`."""
         splits = {
             name: {"documents": split.documents, "tokens": split.tokens}
             for name, split in manifest.splits.items()
@@ -148,7 +149,7 @@ class TokenBuild(TokenTasks):
         return found
 
 
-class TokenKind(TokenBuild):
+class TokenKind(TokenBuild[TokenPrepared]):
     """Builds of texts; see `kinds.Kind`."""
 
     name = "tokens"
@@ -168,7 +169,7 @@ class TokenKind(TokenBuild):
         )  # fmt: skip
 
     def difference(self, existing: Manifest, prepared: TokenPrepared) -> str | None:
-        """Return how `existing` differs from what would be built."""
+        """Return how `existing` differs from the dataset to be built; None if it does not."""
         return difference(existing, prepared)
 
     def estimate(self, prepared: TokenPrepared, *, details: bool = False) -> TokenEstimate:
@@ -177,7 +178,10 @@ class TokenKind(TokenBuild):
 
 
 def _first_ids(dataset: Dataset, split: SplitEntry) -> npt.NDArray[Any]:
-    """Return the first ids, read and not mapped, so that a bad block is an error and no signal."""
+    """Return the ids of the split's first document, at most 100.
+
+    They are read, not mapped: a bad block of the disk is then an error instead of a signal.
+    """
     shard = next(shard for shard in split.shards if shard.documents)
     docs = npy.read_array(dataset.path / shard.docs, "<u8", (shard.documents + 1,))
     dtype = np.dtype(dataset.manifest.tokens.dtype)

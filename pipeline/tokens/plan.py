@@ -13,11 +13,11 @@ __all__ = ["TokenPayload"]
 
 
 class TokenPayload(msgspec.Struct, frozen=True, kw_only=True):
-    """Part of the plan that is special to tokens."""
+    """The fields of a plan that only builds of texts and of conversations have."""
 
     read: ReadOptions
     encoding: EncodingSettings
     probes: tuple[Probe, ...]
-    """Texts and their ids, which every worker compares with its own."""
+    """Texts and their ids: each worker encodes the texts and compares its ids with these."""
     tokenizer: str | None
-    """Name of the tokenizer in the options, for error messages."""
+    """The option `tokenizer`, for error messages."""

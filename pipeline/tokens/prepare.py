@@ -60,7 +60,8 @@ __all__ = [
     "synced",
 ]
 
-SAMPLE_BYTES = 64 << 10  # of text, at each of eight places: what a build looks at before its work
+SAMPLE_BYTES = 64 << 10
+"""Bytes of text that a build reads at each of eight places of the input before it starts."""
 
 _GATE_TEXTS = 200
 _GATE_CHARACTERS = 2000
@@ -71,14 +72,14 @@ _DEFAULTS = {field.name: field.default for field in fields(BuildOptions)}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenSurvey(Survey):
-    """The inputs of a build of tokens, and how they are read."""
+    """The inputs of a build of tokens, and the options for reading them."""
 
     read: ReadOptions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenPrepared(Prepared):
-    """A build of tokens that could start now."""
+    """A build of tokens that is ready to start."""
 
     plan: Plan[TokenPayload]
     tokenizer: TokenizerEntry
@@ -92,7 +93,7 @@ class TokenPrepared(Prepared):
 
 
 def survey(options: BuildOptions) -> TokenSurvey:
-    """Find the inputs and cut them into units; read no more than footers."""
+    """Find the inputs and cut them into units; only footers of Parquet files are read."""
     sources = tuple(find_sources(options))
     _check_fields(options, sources)
     read = ReadOptions(
@@ -110,23 +111,24 @@ def prepare(
     early: EarlyEngine | None = None,
     engine_problem: str | None = None,
 ) -> TokenPrepared:
-    """Settle everything that can be settled without reading the inputs through.
+    """Make the plan of a build from its options and a sample of its inputs.
 
-    With an `early` engine the last checks are left to the caller, to be made while units are done
-    already: that `load_tokenizer` can load the tokenizer, and that `doubt` finds nothing wrong with
-    the engine. If it does, that is the `engine_problem` to prepare with again. The `encoder` may
-    then know only the probes and the texts of the sample.
+    `early` loads the tokenizer in worker processes. Two checks are then left to the caller, who
+    can make them while workers do units: that `load_tokenizer` loads the tokenizer, and that
+    `TokenPrepared.doubt` returns no problem with the engine. If it returns one, the caller prepares
+    again with it as `engine_problem`. With `early`, `TokenPrepared.encoder` may know only the ids
+    of the probes and of the sample's texts.
     """
     sources, read, units = surveyed.sources, surveyed.read, surveyed.units
     source = resolve_tokenizer(options.tokenizer, load=early is None)
     config = source.config
     literal = options.special_text == "literal"
     with naming(options.tokenizer):
-        driven = literal_config(config) if literal else parse_config(config)
-    engine_json = msgspec.json.encode(driven)
+        used_config = literal_config(config) if literal else parse_config(config)
+    engine_json = msgspec.json.encode(used_config)
     if early is not None and options.engine != TOKENIZERS and engine_problem is None:
         early.load(engine_json)
-    libraries = library_versions()  # while they load
+    libraries = library_versions()  # while the workers load the engine
     sample = take_sample(sources, units, read, sample_bytes)
     probes = make_probes()
     gate = gate_texts(probes, sample)
@@ -171,26 +173,27 @@ def _open_here(
 
 
 def ready_encoder(plan: Plan[TokenPayload], encoder: Encoder, engine_json: bytes) -> Encoder:
-    """Return `encoder`, or one loaded here where only the workers have it."""
+    """Return `encoder`, or a newly loaded one if `encoder` only holds answers of the workers."""
     if isinstance(encoder, PreEncoded):
         return make_encoder(plan.payload.encoding.engine, engine_json)
     return encoder
 
 
 def files_of(source: TokenizerSource, engine_json: bytes) -> dict[str, bytes]:
-    """Return the files that tasks need beside the plan, and the tokenizer for people."""
+    """Return the tokenizer files of the staging directory by name: the stored one, the engine's."""
     return {"tokenizer.json": source.json, ENGINE_NAME: engine_json}
 
 
 def synced(splitting: Splitting) -> tuple[str, int] | None:
-    """Return the files that become shards as they are; see `Prepared.synced`."""
-    return (
-        ("*.tokens", shards.JOIN_BELOW_BYTES) if splitting.ends else None
-    )  # else they are dealt out
+    """Return the files of units that become shards by hard link; see `Prepared.synced`.
+
+    Return None for splits of exact sizes, whose documents are all copied.
+    """
+    return ("*.tokens", shards.JOIN_BELOW_BYTES) if splitting.ends else None
 
 
 def gate_texts(probes: Sequence[str], sample: Sample) -> list[bytes]:
-    """Return the texts that the engines are compared on."""
+    """Return the texts on which the engines are compared: probes and excerpts of the sample."""
     texts = [*probes, *sample.excerpts(_GATE_TEXTS, _GATE_CHARACTERS)]
     return [text.encode() for text in texts]
 
@@ -217,7 +220,7 @@ def _check_fields(options: BuildOptions, sources: Sequence[Source]) -> None:
 
 
 def check_sources(sources: Sequence[Source], remedy: str) -> None:
-    """Raise `UsageError` for more inputs than memory is planned for."""
+    """Raise `UsageError` for over two million inputs, whose lists would take too much memory."""
     if len(sources) > _MAX_SOURCES:
         raise UsageError(
             f"{len(sources):,} files are more than the limit of {_MAX_SOURCES:,}", where="--input",
@@ -233,7 +236,7 @@ class _SplitOptions(Protocol):
 
 
 def splitting_of(options: _SplitOptions, shares: dict[str, float | int | None]) -> Splitting:
-    """Return the rule that assigns documents to splits, as the workers need it."""
+    """Return the rule by which workers assign documents to splits; exact sizes have no `ends`."""
     names = ordered_names(shares)
     if options.split_mode == "count":
         return Splitting(names=tuple(names), ends=(), seed=options.seed)

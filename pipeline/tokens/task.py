@@ -1,6 +1,6 @@
-"""The work on one unit of texts: read, parse, assign splits, tokenize, write pieces.
+"""Task of the kind `tokens`: read, parse, assign splits, tokenize and write the texts of a unit.
 
-Memory: a few batches of text and their ids.
+It holds a few batches of text and their ids in memory. `RecordUnit` is shared with conversations.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ __all__ = [
     "ENGINE_NAME",
     "Encode",
     "Load",
-    "Reader",
     "Ready",
+    "RecordReader",
     "RecordUnit",
     "Request",
     "SplitSink",
@@ -67,31 +67,31 @@ __all__ = [
 ]
 
 ENGINE_NAME = "engine.json"
-"""Tokenizer made for encoding, in the staging directory."""
+"""File of the staging directory with the tokenizer.json that the engine loads."""
 
-_SLICE_BYTES = 2 << 20
+_SLICE_BYTES = 2 << 20  # of text: its ids fit the caches
 
 
 class TokenResult(UnitResult, frozen=True, kw_only=True):
-    """Result of a unit of tokens; record numbers count from the start of the unit."""
+    """Result of a unit of texts or conversations; record numbers start at 0 in each unit."""
 
     pieces: tuple[Piece, ...]
     special_text_found: dict[str, int]
     unknown_tokens: int
-    """Tokens of the text that have the id for what the tokenizer does not know."""
+    """Tokens of the text that are the unknown token."""
     overlong: dict[str, int] = {}  # noqa: RUF012 (msgspec copies it)
-    """Of conversations: how many each over-length measure was taken with."""
+    """Number of conversations that each over-length policy affected, by policy."""
     keys: tuple[int, ...] = ()
-    """With a field that decides the split: hashes of its values, of many a few more than few."""
+    """With `split_key`: hashes of the distinct values of the field, at most `FEW_KEYS` + 1."""
 
     @property
     def documents(self) -> int:
-        """Return the documents written."""
+        """The number of documents written."""
         return sum(piece.documents for piece in self.pieces)
 
     @property
     def tokens(self) -> int:
-        """Return the tokens written."""
+        """The number of tokens written."""
         return sum(piece.length for piece in self.pieces)
 
     def hashes(self) -> dict[str, str]:
@@ -108,37 +108,37 @@ B = TypeVar("B", bound=Batch)
 B_co = TypeVar("B_co", bound=Batch, covariant=True)
 
 
-class Reader(Protocol[B_co]):
-    """Reader of the batches of a span, and of facts about its input."""
+class RecordReader(Protocol[B_co]):
+    """Reader of the batches of a span."""
 
     def batches(self) -> Iterator[B_co]:
         """Yield all records of the span, in order."""
 
     @property
     def chunk_digests(self) -> list[str]:
-        """Return digests of the bytes of the span."""
+        """Digests of the chunks of the span, for the fingerprint; complete after `batches`."""
 
 
 class SplitSink(Protocol):
-    """Sink of the documents of one split."""
+    """TextSink of the documents of one split."""
 
     special_text: Counter[str]
     unknown: int
 
     def flush(self) -> int:
-        """Write what was collected; returns how many tokens."""
+        """Write the documents that are buffered; return the number of tokens written."""
 
     def finish(self) -> list[Piece]:
         """Close the last piece and return all pieces."""
 
 
 class RecordUnit(ABC, Generic[B]):
-    """Work on one unit of tokens: the part that texts and conversations share."""
+    """Work on one unit: the part that texts and conversations share."""
 
     forgiven: frozenset[str] = frozenset()
-    """Reasons for which a record is left out even where bad ones stop the build."""
+    """Reject reasons that never stop the build, even with `on_error` "error"."""
     fatal: frozenset[str] = frozenset()
-    """Reasons for which one stops the build even where bad ones are left out."""
+    """Reject reasons that always stop the build, even with `on_error` "skip"."""
 
     def __init__(
         self,
@@ -168,18 +168,18 @@ class RecordUnit(ABC, Generic[B]):
     @property
     @abstractmethod
     def sinks(self) -> Sequence[SplitSink]:
-        """Return one sink for each split."""
+        """The sink of each split, in the order of the plan's splits."""
 
     @abstractmethod
-    def reader(self, source: Source, span: Span) -> Reader[B]:
+    def reader(self, source: Source, span: Span) -> RecordReader[B]:
         """Return the reader of a span of the unit."""
 
     @abstractmethod
     def route(self, batch: B, span: Span) -> int:
-        """Hand the documents of `batch` to their splits; returns tokens written on the way."""
+        """Pass the documents of `batch` to the sinks of their splits; return the tokens written."""
 
     def run(self) -> TokenResult:
-        """Do the unit; leave its files in the scratch directory."""
+        """Do the unit: write its files to the scratch directory."""
         with self._rejects:
             return self._run()
 
@@ -205,7 +205,7 @@ class RecordUnit(ABC, Generic[B]):
         )
 
     def hashes(self, keys: Sequence[bytes]) -> Hashes:
-        """Return the hash of each split key, which decides the split."""
+        """Return the uint64 hash of each split key, which decides the split."""
         if len(self._ends) == 1:
             return np.zeros(len(keys), np.uint64)  # one split takes all
         hashes = hash_keys(keys, self._plan.splitting.seed)
@@ -224,7 +224,7 @@ class RecordUnit(ABC, Generic[B]):
             records += batch.read
             lines += batch.lines
             blank += batch.blank_lines
-        lap("read")  # the rest of the span, of which only the fingerprint is wanted
+        lap("read")  # the end of the span, read for the fingerprint alone
         self._records += records
         self._spans.append(
             SpanResult(
@@ -260,7 +260,7 @@ class RecordUnit(ABC, Generic[B]):
 
 
 class TextTask:
-    """Task of texts, encoded by `encoder`."""
+    """Task that does units of texts with `encoder`."""
 
     def __init__(self, plan: Plan[TokenPayload], encoder: Encoder) -> None:
         self._plan = plan
@@ -269,7 +269,7 @@ class TextTask:
     def run(
         self, number: int, scratch: Path, report: Report, clock: StageClock, threads: int
     ) -> TokenResult:
-        """Do unit `number`."""
+        """Do unit `number`: write its files to `scratch`."""
         if threads:
             self._encoder.spread(threads)
         unit = self._plan.units[number]
@@ -283,11 +283,11 @@ class _TextUnit(RecordUnit[Batch]):
     ) -> None:  # fmt: skip
         super().__init__(plan, unit, scratch, report=report, clock=clock)
         self._sinks = [
-            Sink(name, plan.payload.encoding, encoder, scratch, clock) for name in self._names
+            TextSink(name, plan.payload.encoding, encoder, scratch, clock) for name in self._names
         ]
 
     @property
-    def sinks(self) -> Sequence[Sink]:
+    def sinks(self) -> Sequence[TextSink]:
         return self._sinks
 
     def reader(self, source: Source, span: Span) -> SpanReader:
@@ -295,7 +295,7 @@ class _TextUnit(RecordUnit[Batch]):
         return SpanReader(source, span, self._plan.payload.read, lap=lap)
 
     def route(self, batch: Batch, span: Span) -> int:
-        """Hand the documents of `batch` to their splits; returns tokens written on the way."""
+        """Pass the documents of `batch` to the sinks of their splits; return the tokens written."""
         if not batch.texts:
             return 0
         texts = [text.encode() for text in batch.texts]
@@ -324,19 +324,19 @@ class _TextUnit(RecordUnit[Batch]):
 
 
 class Load(msgspec.Struct, frozen=True, tag=True):
-    """Request to load gigatoken with a tokenizer, which the plan will most likely name."""
+    """Request to load gigatoken with the tokenizer.json `engine`, before the plan is complete."""
 
     engine: msgspec.Raw
 
 
 class Encode(msgspec.Struct, frozen=True, tag=True):
-    """Request for the ids and offsets of `texts`, or the reason why they cannot be had."""
+    """Request for the ids and offsets of `texts`; the answer may be the reason for a failure."""
 
     texts: list[str]
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Request to get ready for units: nothing more is asked before."""
+    """Request to prepare for units; the last request before them."""
 
 
 Request = Load | Encode | Ready
@@ -346,7 +346,7 @@ _PLAN = msgspec.json.Decoder(Plan[TokenPayload])
 
 
 class TokenTasks:
-    """Worker's part of the kind `tokens`: loads the engine early, and opens tasks."""
+    """The worker's part of the kind `tokens`: loads the engine early, and opens tasks."""
 
     address = "dataprep.pipeline.tokens.task:TokenTasks"
     libraries = ("gigatoken",)
@@ -357,7 +357,7 @@ class TokenTasks:
         self._refused: str | None = None
 
     def answer(self, request: bytes, watch: Watch | None) -> bytes:
-        """Do what a `Request` asks for."""
+        """Do the encoded `Request`; return the answer as JSON."""
         asked = _REQUEST.decode(request)
         if isinstance(asked, Load):
             self._load(bytes(asked.engine))
@@ -368,19 +368,19 @@ class TokenTasks:
         return b"null"
 
     def get_ready(self, engine_json: bytes) -> None:
-        """Load the reference where gigatoken refuses the tokenizer: it will be used instead."""
+        """Load the reference library if gigatoken refused the tokenizer: units will use it."""
         if self._refused is not None:
-            with contextlib.suppress(Exception):  # the coordinator reports what is wrong with it
+            with contextlib.suppress(Exception):  # the coordinator reports the error
                 self._early = (TOKENIZERS, engine_json, make_encoder(TOKENIZERS, engine_json))
 
     def open_task(self, staging: Path, watch: Watch | None) -> Task:
-        """Open the plan in the directory `staging`."""
+        """Return the task of the plan in the directory `staging`."""
         plan = load_plan(staging / PLAN_NAME, _PLAN)
         with naming(plan.payload.tokenizer):
             return TextTask(plan, self.encoder(plan, staging))
 
     def encoder(self, plan: Plan[TokenPayload], staging: Path) -> Encoder:
-        """Return the encoder of `plan`, once it gives the ids that the plan was made with."""
+        """Return the encoder of `plan`; raise `IncompatibleError` if it gives other ids."""
         with storage_errors(staging):
             engine_json = read_own(staging / ENGINE_NAME)
         name = plan.payload.encoding.engine
@@ -394,14 +394,14 @@ class TokenTasks:
 
     def _load(self, engine_json: bytes) -> None:
         self._engine_json = engine_json
-        with contextlib.suppress(MemoryError):  # if it runs out again, then in a unit
+        with contextlib.suppress(MemoryError):  # a unit reports it if it occurs again
             encoder, self._refused = load_gigatoken(engine_json, alone=True)
             if encoder is not None:
                 self._early = (GIGATOKEN, engine_json, encoder)
 
     def _ids(self, texts: list[bytes]) -> tuple[list[int], list[int]] | str | None:
         found: Encoded | str | None = self._refused
-        with contextlib.suppress(MemoryError):  # then the coordinator must encode them
+        with contextlib.suppress(MemoryError):  # the coordinator encodes them instead
             found = encode_or_problem(self._early[2], texts) if self._early else found
         if found is None or isinstance(found, str):
             return found
@@ -409,7 +409,7 @@ class TokenTasks:
 
 
 def _check_probes(payload: TokenPayload, encoder: Encoder) -> None:
-    """Prove that this process, on any machine, gives the ids that the plan was made with."""
+    """Raise `IncompatibleError` unless `encoder` gives the ids of the probes in the plan."""
     ids, offsets = encoder.encode([probe.text.encode() for probe in payload.probes])
     for number, probe in enumerate(payload.probes):
         if tuple(ids[offsets[number] : offsets[number + 1]].tolist()) != probe.ids:
@@ -420,8 +420,8 @@ def _check_probes(payload: TokenPayload, encoder: Encoder) -> None:
             )  # fmt: skip
 
 
-class Sink:
-    """Documents of one split on their way to pieces: collected, encoded together, written."""
+class TextSink:
+    """Sink of the texts of one split: it buffers them, encodes them together and writes pieces."""
 
     def __init__(
         self,
@@ -446,14 +446,14 @@ class Sink:
         self._bytes = 0
 
     def add(self, texts: list[bytes], rows: DocumentRows) -> int:
-        """Take documents, as UTF-8; returns how many tokens were written, most often none."""
+        """Buffer UTF-8 `texts`; return the number of tokens written, 0 until the buffer is full."""
         self._texts += texts
         self._rows.append(rows)
         self._bytes += int(rows.sizes.sum())
         return self.flush() if self._bytes >= self._encoder.batch_bytes else 0
 
     def flush(self) -> int:
-        """Encode and write what was collected; returns how many tokens."""
+        """Encode and write the buffered documents; return the number of tokens written."""
         if not self._texts:
             return 0
         self._lap("split")
@@ -477,7 +477,7 @@ class Sink:
         ids: npt.NDArray[np.uint32],
         offsets: npt.NDArray[np.int64],
     ) -> int:
-        """Check and write some of the documents that were encoded."""
+        """Write the documents of a slice, with BOS and EOS; return the number of tokens written."""
         encoding = self._encoding
         self._counter.count(texts, ids)
         if encoding.unknown is not None:
@@ -497,7 +497,7 @@ class Sink:
 
 
 def _slices(sizes: npt.NDArray[np.int64]) -> list[slice]:
-    """Return runs of documents of about `_SLICE_BYTES` of text, which fit the caches.
+    """Return slices of documents of about `_SLICE_BYTES` of text each.
 
     >>> _slices(np.array([2, 1]) << 20), _slices(np.array([1, 1, 1]))
     ([slice(0, 1, None), slice(1, 2, None)], [slice(0, 3, None)])

@@ -300,7 +300,7 @@ def _check_order(message: Message, before: list[Message], where: str) -> None:
         not before or before[-1]["role"] not in ("assistant", "tool")
     ):
         after = f"a turn of the {before[-1]['role']}" if before else "nothing"
-        raise BadLineError("roles", f"{where} is what a tool replain_turns, and follows {after}")
+        raise BadLineError("roles", f"{where} is what a tool returned, and follows {after}")
 
 
 def _weight(turn: Message, where: str) -> bool | None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
 from dataprep.pipeline.commit import exact_splits as exact
-from dataprep.pipeline.commit.exact_splits import deal_out, sizes_of
+from dataprep.pipeline.commit.exact_splits import distribute, split_sizes
 from dataprep.pipeline.commit.shards import PlacedPiece, record_ids
 from dataprep.pipeline.execute.unit_files import DocumentRows, PieceWriter
 from tests.scenes.sources import encoding
@@ -87,7 +87,7 @@ def test_dealing_out(
         patch.setattr(exact, "_CHUNK_DOCUMENTS", chunk)
         patch.setattr(exact, "_CHUNK_TOKENS", tokens)
         (home / "exact").mkdir()
-        dealt = deal_out(placed, names, sizes, encoding(), home / "exact")
+        dealt = distribute(placed, names, sizes, encoding(), home / "exact")
     everything = contents(placed)
     keys = [key for documents in parts for key, _ in documents]
     order = sorted(range(total), key=lambda n: (keys[n], everything[n][0]))
@@ -116,6 +116,6 @@ def test_sizes(
     """What is asked for is given exactly, or refused with the count of what there is."""
     if expected is None:
         with pytest.raises(UsageError, match=f"but there are {total}"):
-            sizes_of(list(shares), shares, total)
+            split_sizes(list(shares), shares, total)
     else:
-        assert sizes_of(list(shares), shares, total) == expected
+        assert split_sizes(list(shares), shares, total) == expected

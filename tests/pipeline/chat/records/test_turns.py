@@ -108,6 +108,16 @@ def test_which_lists_are_plain() -> None:
     assert not turned.role_first
 
 
+@pytest.mark.parametrize(("before", "follows"), [([], "nothing"), (["user"], "a turn of the user")])
+def test_a_result_of_a_tool_that_nobody_called(before: list[str], follows: str) -> None:
+    """The reason names the turn and what stands before it."""
+    turns = [{"role": role, "content": "x"} for role in [*before, "tool"]]
+    where = f"turn {len(turns)} of 'm' is what a tool returned"
+    with pytest.raises(BadLineError) as caught:
+        Turns(roles={}).read(turns, "m")
+    assert caught.value.args == ("roles", f"{where}, and follows {follows}")
+
+
 @examples(60)
 @given(st.lists(st.one_of(turns, st.lists(plain, min_size=1, max_size=3)), max_size=4))
 @example([[{"role": "user", "content": "a", "weight": 0}]])

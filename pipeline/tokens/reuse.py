@@ -1,4 +1,8 @@
-"""Recipe id of a dataset of tokens, and comparison of a dataset with a build."""
+"""Reuse of a finished dataset of tokens: its recipe id, and how it differs from a new build.
+
+A build whose output directory holds a dataset with the same content leaves it as it is. Any
+difference, such as another tokenizer, ends the build with a message that names it.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,18 @@ from dataprep.formats.manifest.inputs import read_inputs
 from dataprep.formats.manifest.tokens import InputEntry, Manifest, TokenizerEntry
 
 from ..commit.output_dir import same_inputs
-from ..options import quotes_too_much
+from ..options import different_reject_options
 from ..tokenize.probes import encoded_probes
 from .prepare import TokenPrepared
 
 __all__ = ["difference", "token_recipe_id"]
 
 _NAMES = frozenset({"tokenizer", "template"})
-"""Where a tokenizer or a template is from: its content counts."""
+"""Options that name a tokenizer or a template: its content is compared instead."""
 _WAYS = frozenset({"engine", "on_error", "excerpts"})
-"""Engines give equal ids; what is done with bad records changes nothing that is served."""
+"""Options that change no sample: engines give equal ids, and rejected records are not served."""
 _RESOLVED = frozenset({"format", "bos", "eos"})
-"""`format` counts as that of each input, control tokens as the tokenizer gave them."""
+"""Options whose resolved values are compared: the format of each input, the special tokens."""
 _UNHASHED = _NAMES | _WAYS | _RESOLVED
 
 _SETTINGS = ("special_text", "add_bos", "add_eos", "bos", "eos", "pad", "probes")
@@ -33,23 +37,23 @@ def token_recipe_id(
     inputs: Sequence[InputEntry], options: Mapping[str, Any], tokenizer: TokenizerEntry
 ) -> str:
     """Return the recipe id of a dataset of tokens with these entries in its config.json."""
-    driven = msgspec.to_builtins(tokenizer)
+    entry = msgspec.to_builtins(tokenizer)
     parts = {
         "options": {name: value for name, value in options.items() if name not in _UNHASHED},
-        "tokenizer": {name: driven[name] for name in ("sha256", *_SETTINGS)},
+        "tokenizer": {name: entry[name] for name in ("sha256", *_SETTINGS)},
     }
     return recipe_id_of("tokens", inputs, parts)
 
 
 def _different_options(existing: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
-    """Return the names of the options that make another build of `existing`."""
+    """Return the names of the `asked` options that differ from those of the dataset `existing`."""
     return [
         name for name in asked if name not in _UNHASHED and asked[name] != existing.get(name)
     ]  # fmt: skip
 
 
 def _different_settings(existing: TokenizerEntry, asked: TokenizerEntry) -> Iterator[str]:
-    """Yield the names of the fields in which one tokenizer is driven in two ways."""
+    """Yield the names of the settings that differ between two entries of one tokenizer."""
     for name in _SETTINGS:
         if getattr(existing, name) != getattr(asked, name):
             yield name
@@ -58,9 +62,10 @@ def _different_settings(existing: TokenizerEntry, asked: TokenizerEntry) -> Iter
 def difference(
     existing: Manifest, prepared: TokenPrepared, forgiven: frozenset[str] = frozenset()
 ) -> str | None:
-    """Return how `existing` differs from what would be built, None where only names do.
+    """Return how `existing` differs from the dataset that would be built; None: it can be reused.
 
-    Records rejected for a `forgiven` reason are left out by any build.
+    Names of the tokenizer, the template and the inputs may differ. Records rejected for a
+    `forgiven` reason are left out by every build.
     """
     asked = prepared.stored_options
     different = _different_options(existing.options, asked)
@@ -71,10 +76,9 @@ def difference(
         if asked.get(role) != existing.options.get(role)
         and not {role, f"add_{role}"}.isdisjoint(settings)
     ]  # fmt: skip
-    if prepared.plan.on_error == "error" and _left_out(existing, forgiven):
-        different.append("on_error")
-    if quotes_too_much(asked, existing.options, existing.records.rejected):
-        different.append("excerpts")
+    different += different_reject_options(
+        asked, existing.options, existing.records.rejected, forgiven
+    )
     if different:
         return f"different {', '.join(different)}"
     if existing.tokenizer.sha256 != tokenizer.sha256:
@@ -95,19 +99,12 @@ def difference(
 
 
 def _probed_alike(existing: Manifest, prepared: TokenPrepared) -> TokenizerEntry:
-    """Return the tokenizer of `prepared` with the texts that `existing` has as its probes.
+    """Return the tokenizer entry of `prepared` with the probe texts of `existing`.
 
-    Another version may have chosen others; nothing is encoded where they are the same.
+    Another version of dataprep may have chosen other texts: then these are encoded anew.
     """
     texts = [probe.text for probe in existing.tokenizer.probes]
     if texts == [probe.text for probe in prepared.tokenizer.probes]:
         return prepared.tokenizer
     probes = encoded_probes(prepared.encoder, texts)
     return msgspec.structs.replace(prepared.tokenizer, probes=probes)
-
-
-def _left_out(existing: Manifest, forgiven: frozenset[str]) -> bool:
-    """Return whether records were left out that stop a build without `on_error` skip."""
-    if existing.options.get("on_error") != "skip":
-        return False
-    return not existing.records.rejected.keys() <= forgiven
