@@ -19,7 +19,7 @@ from .tokens import OPTIONS as TEXT_OPTIONS
 
 if TYPE_CHECKING:
     from dataprep.formats.manifest.tokens import ChatEntry, Manifest
-    from dataprep.pipeline.chat.estimate import ChatEstimate, Lengths, Touched
+    from dataprep.pipeline.chat.estimate import ChatEstimate, Lengths, PolicyEffect
     from dataprep.pipeline.report import BuildReport
 
 __all__ = ["OPTIONS", "command"]
@@ -141,7 +141,7 @@ def _length_lines(found: ChatEstimate) -> list[str]:
 
 def _limit_lines(lengths: Lengths) -> list[str]:
     """Return a line for each limit: records over it, and those each policy leaves out."""
-    by_limit: dict[int, list[Touched]] = {}
+    by_limit: dict[int, list[PolicyEffect]] = {}
     for one in lengths.overlong:
         by_limit.setdefault(one.limit, []).append(one)
     lines = []

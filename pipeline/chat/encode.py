@@ -1,9 +1,9 @@
-"""Rendered conversations encoded as ids with a loss mask for each token.
+"""Encoding of rendered conversations: token ids, and a loss mask with one value per token.
 
-The whole text is tokenized at once, as a model would see it at inference; a token is trained on if
-it shares a byte with a span that is. Control tokens that the template writes become tokens; the
-same characters in a message stay text if that is asked for: then the text between the template's
-own control tokens is encoded separately, as the tokenizer does it anyway.
+The whole text is tokenized at once, as it is at inference. A token is trained on if it shares a
+byte with a span that is trained on. Special tokens that the template writes become one token each.
+If a message spells one that must stay text, the text between the template's own special tokens is
+encoded separately, by a tokenizer without special tokens.
 """
 
 from __future__ import annotations
@@ -38,37 +38,40 @@ if TYPE_CHECKING:
 
 __all__ = ["MarkedEncoder", "tables_of"]
 
-# One character of Unicode's white space in UTF-8: what added tokens take away beside themselves.
+# One character of Unicode's white space in UTF-8; added tokens may absorb those beside them.
 _SPACE = re.compile(
     rb"[\t-\r ]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]"
     rb"|\xe2\x81\x9f|\xe3\x80\x80"
 )
 
 MarkedIds = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.uint8]]
+"""Ids [tokens], offsets [documents + 1] and loss mask [tokens] of some documents."""
 
 
-class Tables(NamedTuple):
-    """Tables for encoding: the ids of control tokens by name, and how text is matched to them."""
+class TokenizerTables(NamedTuple):
+    """Facts about a tokenizer that encoding needs."""
 
     special: dict[str, int]
+    """Id of each special token."""
     flags: dict[str, tuple[bool, bool]]
-    """For each added token whether it takes the white space before and behind it away."""
+    """For each added token whether it absorbs the white space before it, and that behind it."""
     sizes: PieceSizes | None
+    """Bytes of each token; None if these are not fixed."""
 
 
 @lru_cache(maxsize=1)
-def tables_of(engine_json: bytes) -> Tables:
-    """Return the tables of a tokenizer.json; the first call takes a tenth of a second."""
+def tables_of(engine_json: bytes) -> TokenizerTables:
+    """Return the tables of a tokenizer.json. They take 0.1 s to compute; the last are cached."""
     config: dict[str, Any] = msgspec.json.decode(engine_json)
     flags = {
         token["content"]: (bool(token.get("lstrip")), bool(token.get("rstrip")))
         for token in config.get("added_tokens") or []
     }
-    return Tables(special_tokens(config), flags, PieceSizes.of(config, vocab_size(config)))
+    return TokenizerTables(special_tokens(config), flags, PieceSizes.of(config, vocab_size(config)))
 
 
 class MarkedEncoder:
-    """Encoder of conversations for the tokenizer `engine_json`, which `encoder` has loaded."""
+    """Encoder of conversations; `engine_json` is the tokenizer.json that `encoder` has loaded."""
 
     def __init__(self, encoding: EncodingSettings, encoder: Encoder, engine_json: bytes) -> None:
         self._encoder = encoder
@@ -80,8 +83,8 @@ class MarkedEncoder:
         self._literal: Tokenizer | None = None
 
     def encode(self, documents: MarkedTexts) -> MarkedIds:
-        """Return the ids of all `documents`, int64 offsets [documents + 1] and the mask."""
-        found = _joined([self._some(documents, part) for part in self._parts(documents)])
+        """Return the ids, the offsets and the loss mask of all `documents`."""
+        found = _joined([self._encode_run(documents, run) for run in self._runs(documents)])
         ids = found[0]
         if len(ids) and int(ids.max()) >= self._vocab_size:
             raise DataprepError(
@@ -90,45 +93,51 @@ class MarkedEncoder:
             )  # fmt: skip
         return found
 
-    def _parts(self, documents: MarkedTexts) -> Iterator[range]:
-        """Yield runs of documents of `batch_bytes`; one with literal text is a run of its own."""
+    def _runs(self, documents: MarkedTexts) -> Iterator[range]:
+        """Yield runs of documents of `batch_bytes` each; one with literal text is a run alone."""
         sizes = np.fromiter(map(len, documents.texts), np.int64, len(documents))
         bands = np.cumsum(sizes) // self._encoder.batch_bytes
         edges = {0, *(np.flatnonzero(np.diff(bands)) + 1).tolist(), len(documents)}
         edges |= {edge for number in documents.literal for edge in (number, number + 1)}
         yield from starmap(range, pairwise(sorted(edges)))
 
-    def _some(self, documents: MarkedTexts, part: range) -> MarkedIds:
-        if self._slow or part.start in documents.literal:
-            return _joined([self._one(documents[number], None) for number in part])
-        texts = documents.texts[part.start : part.stop]
+    def _encode_run(self, documents: MarkedTexts, run: range) -> MarkedIds:
+        if self._slow or run.start in documents.literal:
+            return _joined([self._encode_one(documents[number], None) for number in run])
+        texts = documents.texts[run.start : run.stop]
         ids, offsets = self._encoder.encode(texts)
         sizes = self._sizes
         if sizes is None:
-            return self._in_runs(documents, part, (ids, offsets), set(range(len(part))))
+            return self._mask_doubtful(documents, run, (ids, offsets), set(range(len(run))))
         ends = sizes.ends(ids)
         doubtful = sizes.doubtful(texts, ends, offsets)
         if doubtful:
-            return self._in_runs(documents, part, (ids, offsets), doubtful)
-        return ids, offsets, _mask_of(documents, part, ends)
+            return self._mask_doubtful(documents, run, (ids, offsets), doubtful)
+        return ids, offsets, _mask_of_run(documents, run, ends)
 
-    def _in_runs(
-        self, documents: MarkedTexts, part: range, encoded: Encoded, doubtful: set[int]
+    def _mask_doubtful(
+        self, documents: MarkedTexts, run: range, encoded: Encoded, doubtful: set[int]
     ) -> MarkedIds:
-        """Return the same where the sizes of pieces do not fit the `doubtful` texts."""
-        edges = {0, len(part), *doubtful, *(number + 1 for number in doubtful)}
+        """Return the `encoded` run with its mask, where sizes of pieces are wrong in some texts.
+
+        The `doubtful` texts, counted within the run, are masked by the reference library.
+        """
+        edges = {0, len(run), *doubtful, *(number + 1 for number in doubtful)}
         found = []
-        for run in starmap(range, pairwise(sorted(edges))):
-            ids, offsets = _run(encoded, run)
-            those = part[run.start : run.stop]
-            if self._sizes is None or run.start in doubtful:
-                found.append(self._one(documents[those.start], ids))
+        for inner in starmap(range, pairwise(sorted(edges))):
+            ids, offsets = _ids_of(encoded, inner)
+            part = run[inner.start : inner.stop]
+            if self._sizes is None or inner.start in doubtful:
+                found.append(self._encode_one(documents[part.start], ids))
             else:
-                found.append((ids, offsets, _mask_of(documents, those, self._sizes.ends(ids))))
+                found.append((ids, offsets, _mask_of_run(documents, part, self._sizes.ends(ids))))
         return _joined(found)
 
-    def _one(self, document: Marked, known: npt.NDArray[np.uint32] | None) -> MarkedIds:
-        """Return the same for one document, by the offsets of the reference library."""
+    def _encode_one(self, document: Marked, known: npt.NDArray[np.uint32] | None) -> MarkedIds:
+        """Return the ids, offsets and mask of one document, encoded by the reference library.
+
+        Raise `IncompatibleError` if the engine gave other ids: `known`, unless it is None.
+        """
         ids, mask = (
             self._with_literal(document) if document.literal else self._by_offsets(document, known)
         )
@@ -137,7 +146,7 @@ class MarkedEncoder:
     def _by_offsets(
         self, document: Marked, known: npt.NDArray[np.uint32] | None
     ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
-        ids, starts, ends = _with_offsets(self._asked(), document.text.decode())
+        ids, starts, ends = _with_offsets(self._reference_tokenizer(), document.text.decode())
         if known is not None and not np.array_equal(ids, known):
             raise IncompatibleError(
                 f"gigatoken and tokenizers give different ids for {document.text[:80]!r}",
@@ -148,16 +157,18 @@ class MarkedEncoder:
     def _with_literal(
         self, document: Marked
     ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
-        """Return ids and mask of a document with text that must not become control tokens."""
+        """Return ids and mask of a document with text that must not become special tokens."""
         text = document.text
         ids, starts, ends = [], [], []
-        for first, last, token in _cut(text, document.literal, self._special, self._flags):
+        for first, last, token in _split_at_special_tokens(
+            text, document.literal, self._special, self._flags
+        ):
             if token is not None:
                 ids.append(np.array([token], np.uint32))
                 starts.append(np.array([first]))
                 ends.append(np.array([last]))
             elif first < last:
-                found = _with_offsets(self._plain(), text[first:last].decode())
+                found = _with_offsets(self._literal_tokenizer(), text[first:last].decode())
                 ids.append(found[0])
                 starts.append(found[1] + first)
                 ends.append(found[2] + first)
@@ -165,14 +176,14 @@ class MarkedEncoder:
         mask = _mask(document, np.concatenate(none + starts), np.concatenate(none + ends))
         return np.concatenate([np.empty(0, np.uint32), *ids]), mask
 
-    def _asked(self) -> Tokenizer:
-        """Return the tokenizer in the reference library, which knows offsets."""
+    def _reference_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer loaded by the reference library, which computes offsets."""
         if self._reference is None:
             self._reference = load_reference(self._engine_json)
         return self._reference
 
-    def _plain(self) -> Tokenizer:
-        """Return the same without control tokens, for literal text."""
+    def _literal_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer without special tokens, for literal text."""
         if self._literal is None:
             config = msgspec.json.decode(self._engine_json)
             self._literal = load_reference(msgspec.json.encode(literal_config(config)))
@@ -180,7 +191,7 @@ class MarkedEncoder:
 
 
 def _joined(parts: Sequence[MarkedIds]) -> MarkedIds:
-    """Return all of `parts` joined."""
+    """Return `parts` concatenated."""
     if len(parts) == 1:
         return parts[0]
     counts = [np.diff(offsets) for _, offsets, _ in parts]
@@ -191,17 +202,17 @@ def _joined(parts: Sequence[MarkedIds]) -> MarkedIds:
     )
 
 
-def _run(encoded: Encoded, run: range) -> Encoded:
-    """Return the ids and offsets of consecutive texts among those `encoded`."""
+def _ids_of(encoded: Encoded, run: range) -> Encoded:
+    """Return the ids and offsets of the texts `run` among those `encoded`."""
     ids, offsets = encoded
     own = offsets[run.start : run.stop + 1]
     return ids[own[0] : own[-1]], own - own[0]
 
 
-def _mask_of(documents: MarkedTexts, part: range, ends: Offsets) -> npt.NDArray[np.uint8]:
-    """Return the mask of `part`, whose tokens end at `ends` in the bytes of its texts."""
+def _mask_of_run(documents: MarkedTexts, run: range, ends: Offsets) -> npt.NDArray[np.uint8]:
+    """Return the mask of a run, whose tokens end at `ends` in its texts joined."""
     starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
-    edges = documents.edges(part.start, part.stop)
+    edges = documents.edges(run.start, run.stop)
     return covered(starts, ends, edges[:, 0], edges[:, 1])
 
 
@@ -225,16 +236,16 @@ def _with_offsets(
     return np.array(encoded.ids, np.uint32), places[:, 0], places[:, 1]
 
 
-def _cut(
+def _split_at_special_tokens(
     text: bytes,
     literal: Sequence[int],
     special: dict[str, int],
     flags: dict[str, tuple[bool, bool]],
 ) -> Iterator[tuple[int, int, int | None]]:  # fmt: skip
-    """Yield stretches of `text` in order, with the id of those that are control tokens.
+    """Yield (start, stop, id) for each special token of `text` and for the text between them.
 
-    A token that begins in a span of `literal` is text. White space beside a token that takes it
-    away belongs to no stretch.
+    The id is None for text. A special token that begins in a span of `literal` is text. White space
+    that a special token absorbs is left out.
     """
     names = sorted((name for name in special if name), key=len, reverse=True)
     pattern = re.compile(b"|".join(re.escape(name.encode()) for name in names))
@@ -245,21 +256,21 @@ def _cut(
             continue
         name = match.group().decode()
         left, right = flags.get(name, (False, False))
-        yield at, _without_space(text, at, match.start()) if left else match.start(), None
+        yield at, _before_space(text, at, match.start()) if left else match.start(), None
         yield match.start(), match.end(), special[name]
         at = position = _behind_space(text, match.end()) if right else match.end()
     yield at, len(text), None
 
 
 def _behind_space(text: bytes, at: int) -> int:
-    """Return the end of the white space that begins `at`."""
+    """Return the end of the white space that begins at `at`."""
     while space := _SPACE.match(text, at):
         at = space.end()
     return at
 
 
-def _without_space(text: bytes, start: int, end: int) -> int:
-    """Return the end of text[start:end] without the white space at its end."""
+def _before_space(text: bytes, start: int, end: int) -> int:
+    """Return where the white space at the end of text[start:end] begins; `end` if there is none."""
     while start < end:
         before = next((n for n in (1, 2, 3) if _SPACE.fullmatch(text, end - n, end)), 0)
         if not before or end - before < start:

@@ -18,50 +18,49 @@ from .overlong import Cutter
 from .prepare import ChatPrepared
 from .sample import ChatSample
 
-__all__ = ["ChatEstimate", "Lengths", "Touched", "estimate_lengths"]
+__all__ = ["ChatEstimate", "Lengths", "PolicyEffect", "estimate_lengths"]
 
 PERCENTILES = (50, 90, 95, 99, 100)
 _LIMITS = (1024, 2048, 4096, 8192)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Touched:
-    """Records that an over-length policy affects at a limit, extrapolated to all of the input.
-
-    `touched` have a conversation over the limit; `left_out` of them would not be stored, as they
-    are dropped, or have nothing left to train on.
-    """
+class PolicyEffect:
+    """Numbers of records that an over-length policy affects, extrapolated to the whole input."""
 
     limit: int
+    """Tokens that a conversation may have."""
     policy: str
     touched: int
+    """Records with a conversation over the limit."""
     left_out: int
+    """Those of them that would be dropped, or have no token to train on left."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lengths:
-    """Tokens of a conversation, by percentile, and the share of tokens that is trained on."""
+    """Lengths of the sampled conversations in tokens, and the share of tokens trained on."""
 
     percentiles: dict[int, int]
     trained_share: float
     sampled_records: int
-    overlong: tuple[Touched, ...]
+    overlong: tuple[PolicyEffect, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatEstimate(TokenEstimate):
-    """Estimate of a build of conversations, with the form and the lengths of the records."""
+    """Estimate of a build of conversations, with the form and the lengths of its records."""
 
     form: str
     template: str
     masked_by: str
     lengths: Lengths
     refused: dict[str, int]
-    """Number of records of the sample that could not be rendered, by reason."""
+    """Number of sampled records that could not be rendered, by reason."""
 
 
 def estimate_lengths(prepared: ChatPrepared) -> ChatEstimate:
-    """Extrapolate from the sample, and encode its conversations to know their lengths."""
+    """Return the estimate; to find lengths, the conversations of the sample are encoded."""
     found = estimate(prepared, mask=True)
     common = {field.name: getattr(found, field.name) for field in fields(found)}
     return ChatEstimate(
@@ -80,7 +79,7 @@ def _lengths(prepared: ChatPrepared, sample: ChatSample) -> Lengths:
     values = np.percentile(lengths if len(lengths) else [0], PERCENTILES, method="higher")
     limit = plan.payload.chat.max_tokens
     limits = _LIMITS if limit is None else (limit,)
-    found = _Found(
+    found = _EncodedSample(
         offsets=offsets, mask=mask, owners=np.array(sample.owners, np.int64),
         scale=plan.input_bytes / max(1, sample.sample.stored_bytes),
     )  # fmt: skip
@@ -88,13 +87,13 @@ def _lengths(prepared: ChatPrepared, sample: ChatSample) -> Lengths:
         percentiles=dict(zip(PERCENTILES, map(int, values), strict=True)),
         trained_share=round(float(mask.mean()) if len(mask) else 0.0, 4),
         sampled_records=sample.records,
-        overlong=tuple(one for limit in limits for one in _touched(prepared, found, limit)),
+        overlong=tuple(one for limit in limits for one in _effects(prepared, found, limit)),
     )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Found:
-    """The encoded sample; the whole input is `scale` times as large."""
+class _EncodedSample:
+    """The encoded conversations of the sample; the whole input is `scale` times as large."""
 
     offsets: npt.NDArray[np.int64]
     mask: npt.NDArray[np.uint8]
@@ -102,8 +101,8 @@ class _Found:
     scale: float
 
 
-def _touched(prepared: ChatPrepared, found: _Found, limit: int) -> list[Touched]:
-    """Return what each policy would do with this limit."""
+def _effects(prepared: ChatPrepared, found: _EncodedSample, limit: int) -> list[PolicyEffect]:
+    """Return the effect of each policy at this `limit`."""
     chat = prepared.plan.payload.chat
     long = set(found.owners[np.diff(found.offsets) > limit].tolist())
     touched = []
@@ -113,7 +112,7 @@ def _touched(prepared: ChatPrepared, found: _Found, limit: int) -> list[Touched]
         tried = msgspec.structs.replace(chat, max_tokens=limit, overlong=policy)
         _, refused = Cutter(tried, Counter()).cut(found.offsets, found.mask, found.owners)
         touched.append(
-            Touched(
+            PolicyEffect(
                 limit=limit, policy=policy, touched=round(len(long) * found.scale),
                 left_out=round(len(long & set(refused)) * found.scale),
             )

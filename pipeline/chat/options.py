@@ -1,6 +1,6 @@
 """Options of a build of conversations: each with its unit and its default.
 
-Nothing heavy is imported here: the command line reads this for its help.
+No large library is imported, as the command line reads these options for its help.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class ChatOptions:
     format: ChatFormat | None = None
     """None: from each file's name."""
     shape: str | None = None
-    """What records look like: messages, sharegpt, alpaca, prompt or preference shapes. None: told
-    from the fields of each."""
+    """Shape of the records: messages, sharegpt, instances, alpaca or prompt. None: recognized by
+    the fields of each record."""
     form: Literal["chat", "pairs", "labels", "groups"] | None = None
-    """chat: conversations. pairs: an answer chosen and one rejected (DPO). labels: judgements
-    (KTO). groups: several answers to a prompt (GRPO). None: what the first records are."""
+    """chat: conversations. pairs: a chosen and a rejected answer (DPO). labels: answers judged good
+    or bad (KTO). groups: several answers to a prompt (GRPO). None: the form of the first record."""
     columns: tuple[str, ...] = ()
-    """NAME=FIELD for each field that is called otherwise in the records, as ``messages=dialog``; a
-    mapping will do. Also of messages: ``role=speaker``, ``content=utterance``; and of roles:
-    ``user=Human``."""
+    """NAME=FIELD for each field that has another name in the records, as ``messages=dialog``; a
+    mapping will do. Fields of messages (``role=speaker``, ``content=utterance``) and names of roles
+    (``user=Human``) are given in the same way."""
     system: str | None = None
     """A system turn for the conversations that have none."""
     hf_config: str | None = None
@@ -76,35 +76,34 @@ class ChatOptions:
     engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
     """auto: gigatoken where it gives the same ids as Hugging Face tokenizers, else that."""
     template: str | None = None
-    """The chat template: the name of one that comes along, or a file of Jinja. None: the
-    tokenizer's own."""
+    """The chat template: the name of one that comes with dataprep, ``tokenizer:NAME`` for one of
+    the tokenizer's, or a Jinja file. None: the tokenizer's default."""
     template_arg: tuple[str, ...] = ()
     """NAME=VALUE for each variable of the template; the value is JSON, or text."""
     template_date: str | None = None
-    """The day, YYYY-MM-DD, that a template which asks for the date is told: a build looks at no
-    clock."""
+    """The date, YYYY-MM-DD, for templates that print today's: builds never read the clock."""
     train_on: Literal["assistant", "last", "all"] = "assistant"
-    """What the loss mask lets through: what the assistant says, its last turn only, or all."""
+    """What is trained on: all turns of the assistant, its last turn, or all text."""
     special_text: Literal["literal", "parse"] = "literal"
-    """Whether the text of a message that spells a special token stays text or becomes the token."""
+    """literal: a special token spelled in a message stays text. parse: it becomes the token."""
     max_tokens: int | None = None
-    """Tokens that a conversation may have. None: any number."""
+    """Largest number of tokens of a conversation. None: no limit."""
     overlong: Overlong | None = None
-    """What becomes of a conversation over `max_tokens`: a bad record (error), left out (drop), its
-    last or its first tokens kept (truncate-left, truncate-right), or cut in pieces (split). None:
-    the build stops at the first one and asks."""
+    """Policy for a conversation over `max_tokens`. error: it is a bad record. drop: it is left out.
+    truncate-left, truncate-right: its last or its first tokens are kept. split: it is cut into
+    several documents. None: the build stops at the first one and asks for a policy."""
     keep_untrained: bool = False
-    """Keep conversations that were cut and have no token to train on left. Those in which nobody
-    says anything to train on are bad records all the same."""
+    """Keep conversations that have no token to train on left after they were cut. Conversations
+    that have none from the start are bad records all the same."""
     split: str = DEFAULT_SPLIT
     """NAME=RATIO,... adding up to 1; with `split_mode` count also NAME=COUNT and NAME=rest."""
     split_mode: Literal["ratio", "count"] = "ratio"
     """ratio: each record by its hash alone. count: exact sizes."""
     split_key: str | None = None
-    """The field whose value decides the split. None: the first rendered conversation; of
-    preferences what they have in common, the prompt."""
+    """The field whose value decides the split. None: the rendered conversation decides; in
+    preferences, the prompt."""
     on_error: Literal["error", "skip"] = "error"
-    """What a bad record does: stop the build, or go to rejects.jsonl."""
+    """error: a bad record stops the build. skip: it is listed in rejects.jsonl."""
     max_rejects: int | None = None
     """With `on_error` skip: more rejects than this stop the build. None: no limit."""
     excerpts: bool = True
@@ -148,12 +147,12 @@ class ChatOptions:
 
     @property
     def formats(self) -> Mapping[str, str]:
-        """The format that a file's last suffix stands for; all others are unknown."""
+        """Format of files by their last suffix; files with any other suffix need `format`."""
         return _FORMATS
 
 
 def parse_assignments(parts: tuple[str, ...], where: str) -> tuple[tuple[str, str], ...]:
-    """Return the name and the field of each of ``NAME=FIELD``.
+    """Split each ``NAME=FIELD``; raise `UsageError`, naming the option `where`, for any other text.
 
     >>> parse_assignments(("messages=meta.dialog",), "--columns")
     (('messages', 'meta.dialog'),)
@@ -168,7 +167,7 @@ def parse_assignments(parts: tuple[str, ...], where: str) -> tuple[tuple[str, st
 
 
 def parse_variables(parts: tuple[str, ...]) -> dict[str, Any]:
-    """Return the variables of a template; a value that is not JSON is text.
+    """Parse each ``NAME=VALUE``, a variable of the template; a value that is not JSON is text.
 
     >>> parse_variables(("enable_thinking=false", "style=terse"))
     {'enable_thinking': False, 'style': 'terse'}

@@ -1,7 +1,7 @@
-"""Policies for conversations with too many tokens, and for those with none to train on.
+"""Policies for conversations with too many tokens, and refusal of those with none to train on.
 
-They work on parts of documents: a document is one part until it is cut. No token is copied before
-it is known which parts stay.
+They work on parts of documents, which are ranges of tokens: a document is one part until it is cut.
+Tokens are copied only after it is decided which parts are stored.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from .plan import ChatPlan
 __all__ = ["OVERLONG", "UNDECIDED", "Cutter", "Parts", "Refusal"]
 
 OVERLONG = "overlong"
-"""Reason of a record that is left out because it has too many tokens."""
+"""Reject reason of a record with too many tokens."""
 UNDECIDED = "undecided"
-"""Reason of a build that stops at such a record because no policy was named."""
-_ASK = ", and nothing says what is to become of it"
+"""Reject reason of such a record where no policy was named; it stops the build."""
+_NO_POLICY = ", and nothing says what is to become of it"
 
 Counts = npt.NDArray[np.int64]
 
 
 @dataclass(kw_only=True, slots=True)
 class Parts:
-    """Tokens that stay: from `starts` to `stops`, with the document of each part."""
+    """Parts to store: tokens `starts` to `stops`, and the document that each part is of."""
 
     starts: Counts
     stops: Counts
     documents: Counts
 
     def whole(self, tokens: int) -> bool:
-        """Return whether all of `tokens` tokens stay."""
+        """Return whether the parts hold all tokens, `tokens` in number."""
         ends = np.concatenate([[0], self.stops])
         return bool(np.array_equal(self.starts, ends[:-1]) and ends[-1] == tokens)
 
 
 @dataclass(kw_only=True, slots=True)
 class Refusal:
-    """Reason for leaving out the record of a document."""
+    """Reason for leaving out a record."""
 
     reason: str
     detail: str
 
 
 class Cutter:
-    """The limit and the policy of `chat`, applied to batches of documents.
+    """Application of the token limit and the policy of `chat` to batches of documents.
 
-    `counts` receives the number of conversations that each measure affected.
+    `counts` receives the number of conversations that each policy affected.
     """
 
     def __init__(self, chat: ChatPlan, counts: Counter[str]) -> None:
@@ -60,10 +60,10 @@ class Cutter:
     def cut(
         self, offsets: Counts, mask: npt.NDArray[np.uint8], owners: Counts
     ) -> tuple[Parts, dict[int, Refusal]]:
-        """Return the parts of documents to keep, and the records (`owners`) to leave out.
+        """Return the parts to store, and a refusal for each record to leave out, by its number.
 
         `offsets` [documents + 1] bound the tokens of each document, `owners` [documents] holds the
-        record of each.
+        record number of each, `mask` [tokens] is 1 where a token is trained on.
         """
         parts = Parts(
             starts=offsets[:-1].copy(), stops=offsets[1:].copy(), documents=np.arange(len(owners))
@@ -75,7 +75,7 @@ class Cutter:
         if not self._chat.keep_untrained:
             parts = self._only_trained(parts, mask, owners, refused)
         if refused:
-            parts = _those(parts, ~np.isin(owners[parts.documents], list(refused)))
+            parts = _selected(parts, ~np.isin(owners[parts.documents], list(refused)))
         return parts, refused
 
     def _shorten(
@@ -93,7 +93,7 @@ class Cutter:
         elif policy == "split":
             return _split(parts, lengths, limit)
         else:
-            reason, more = (OVERLONG, "") if policy else (UNDECIDED, _ASK)
+            reason, more = (OVERLONG, "") if policy else (UNDECIDED, _NO_POLICY)
             for document in long.tolist():
                 detail = f"{int(lengths[document])} tokens, over the limit of {limit}{more}"
                 refused.setdefault(int(owners[document]), Refusal(reason=reason, detail=detail))
@@ -102,13 +102,13 @@ class Cutter:
     def _only_trained(
         self, parts: Parts, mask: npt.NDArray[np.uint8], owners: Counts, refused: dict[int, Refusal]
     ) -> Parts:
-        """Return the parts with something to train on; refuse a record with none left.
+        """Return the parts with a token to train on; refuse records that have none left.
 
-        A record of preferences that has lost a single answer is refused, too.
+        A record of preferences is refused if any one of its answers has none left.
         """
         edges = np.stack([parts.starts, parts.stops], 1).reshape(-1)
-        # The added token is for parts that end with the last one; results of reduceat for empty
-        # parts (the token behind) and between parts are not used.
+        # `reduceat` needs a token at each edge: the added 0 is for the end of the last part. Its
+        # results for empty parts (the token behind them) and between parts are not used.
         padded = np.append(mask, np.uint8(0))
         most = np.maximum.reduceat(padded, edges)[::2] if len(edges) else edges
         trained = (most > 0) & (parts.stops > parts.starts)
@@ -121,10 +121,10 @@ class Cutter:
             self._counts["untrained_parts"] += int(spare.sum())
         for document in bare[~spare].tolist():
             refused.setdefault(int(owners[document]), _UNTRAINED)
-        return _those(parts, trained)
+        return _selected(parts, trained)
 
 
-def _those(parts: Parts, kept: npt.NDArray[np.bool_]) -> Parts:
+def _selected(parts: Parts, kept: npt.NDArray[np.bool_]) -> Parts:
     return Parts(
         starts=parts.starts[kept], stops=parts.stops[kept], documents=parts.documents[kept]
     )

@@ -12,11 +12,11 @@ __all__ = ["ChatPayload", "ChatPlan"]
 
 
 class ChatPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings that turn records into conversations, and these into tokens; see `ChatOptions`."""
+    """Settings for reading, rendering and cutting conversations; see `ChatOptions`."""
 
     template: str
     template_origin: str
-    """For people; see `Template.origin`."""
+    """Name of the template in messages; see `Template.origin`."""
     variables: dict[str, Any]
     date: str | None
     train_on: Literal["assistant", "last", "all"]
@@ -31,6 +31,6 @@ class ChatPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatPayload(TokenPayload, frozen=True, kw_only=True):
-    """Part of the plan that is special to conversations."""
+    """The fields of a plan of a build of conversations."""
 
     chat: ChatPlan

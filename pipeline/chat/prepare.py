@@ -1,4 +1,4 @@
-"""Preparation of a build of conversations: inputs, template, tokenizer resolved into a plan."""
+"""Preparation of a build of conversations: inputs, template and tokenizer resolved into a plan."""
 
 from __future__ import annotations
 
@@ -65,31 +65,31 @@ _STORED = (
     "template_date", "train_on", "special_text", "max_tokens", "overlong", "keep_untrained",
     "split", "split_mode", "split_key", "on_error", "seed",
 )  # fmt: skip
-_CONTROL = re.compile(r"<\|[\w.-]+\|>|<(?:start|end)_of_turn>")
+_SPECIAL_TOKEN = re.compile(r"<\|[\w.-]+\|>|<(?:start|end)_of_turn>")
 _COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
-_LOOKED_AT = 100
+_SEARCHED_TEXTS = 100
 _ROLES: tuple[Role, ...] = ("bos", "eos", "pad")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatSurvey(TokenSurvey):
-    """The inputs, and the template by which they are rendered."""
+    """The inputs, and the template that renders them."""
 
     template: Template
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatPrepared(TokenPrepared):
-    """A build of conversations that could start now."""
+    """A build of conversations that is ready to start."""
 
     plan: Plan[ChatPayload]
     chat: ChatSample
-    """Some of the conversations, rendered."""
+    """Rendered conversations from a few places of the input."""
     template_origin: str
 
 
 def survey_chat(options: ChatOptions) -> ChatSurvey:
-    """Find the inputs and the template; read no more than footers and first bytes."""
+    """Find the inputs and read the template; of inputs, only footers and first bytes are read."""
     sources = tuple(find_sources(options))
     check_sources(sources, "Concatenate them.")
     if "hf" not in {source.format for source in sources}:
@@ -106,7 +106,7 @@ def survey_chat(options: ChatOptions) -> ChatSurvey:
     try:
         template = resolve_template(options.template, options.tokenizer)
     except InputError:
-        resolve_tokenizer(options.tokenizer, load=False)  # that there is one comes first
+        resolve_tokenizer(options.tokenizer, load=False)  # report a missing tokenizer first
         raise
     return ChatSurvey(
         sources=sources,
@@ -126,9 +126,9 @@ def prepare_chat(
     workers: Processes | None = None,
     engine_problem: str | None = None,
 ) -> ChatPrepared:
-    """Make the plan from a sample of the inputs; see `prepare`.
+    """Make the plan from a sample of the inputs; see `tokens.prepare.prepare`.
 
-    A template that is not to be trusted is run by one of `workers`.
+    A template that is not trusted renders the sample in a worker process.
     """
     sources, units, read = surveyed.sources, surveyed.units, surveyed.read
     source = resolve_tokenizer(options.tokenizer, load=early is None)
@@ -136,10 +136,10 @@ def prepare_chat(
         engine_json = msgspec.json.encode(parse_config(source.config))
     chat = _chat_plan(options, surveyed, source)
     request = SampleRequest.of(chat, special_tokens(source.config), surveyed, room=sample_bytes)
-    sampled = None if surveyed.template.trusted else _sampled_apart(request, workers)
+    sampled = None if surveyed.template.trusted else _sample_in_worker(request, workers)
     if early is not None and options.engine != TOKENIZERS and engine_problem is None:
         early.load(engine_json)
-    libraries = library_versions()  # while they load
+    libraries = library_versions()  # while the workers load the engine
     if sampled is None:
         sampled = take_chat_sample(request)
     probes = make_probes()
@@ -149,7 +149,8 @@ def prepare_chat(
             others=[text.encode() for text in sampled.sample.texts], early=early,
             problem=engine_problem,
         )  # fmt: skip
-    # Text becomes control tokens, as the template means it to; messages are looked after before.
+    # Special tokens in rendered text are parsed, since templates write them. `MarkedEncoder` takes
+    # care of those that messages spell.
     tokenizer = BuildTokenizer(
         bos=NONE, eos=NONE, special_text="parse", config=source.config, source=source,
         choice=choice, libraries=libraries,
@@ -174,7 +175,7 @@ def prepare_chat(
         doubt=choice.doubt, shares=shares, stored_options=stored, sample=sampled.sample,
         notes=(
             *folder_notes(options), *named_split_notes(options, sources, shares, "chat"),
-            *_foreign_tokens(surveyed.template, source, sampled),
+            *_missing_token_notes(surveyed.template, source, sampled),
         ),
         chat=sampled, template_origin=surveyed.template.origin, untrusted=surveyed.untrusted,
         files=files_of(source, engine_json), synced=synced(splitting),
@@ -211,14 +212,14 @@ def _chat_plan(options: ChatOptions, surveyed: ChatSurvey, source: TokenizerSour
 
 
 def _variables(options: ChatOptions, source: TokenizerSource) -> dict[str, Any]:
-    """Return the variables of the template: control tokens, then those of the user."""
+    """Return the variables of the template: special tokens by role, then those of the user."""
     found = {role: find_role(source.config, source.roles, role) for role in _ROLES}
     tokens = {f"{role}_token": token.token for role, token in found.items() if token is not None}
     return {**tokens, **source.roles, **parse_variables(options.template_arg)}
 
 
-def _sampled_apart(request: SampleRequest, workers: Processes | None) -> ChatSample:
-    """Take the sample in a worker: one that has started, or a new one."""
+def _sample_in_worker(request: SampleRequest, workers: Processes | None) -> ChatSample:
+    """Take the sample in one of `workers`, or in a new process if these have not started."""
     with contextlib.ExitStack() as stack:
         asked = workers or stack.enter_context(Processes(0, ChatTasks.address))
         event = asked.ask(msgspec.json.encode(request))
@@ -227,18 +228,18 @@ def _sampled_apart(request: SampleRequest, workers: Processes | None) -> ChatSam
     return sample_of(event.answer)
 
 
-def _foreign_tokens(
+def _missing_token_notes(
     template: Template, source: TokenizerSource, sampled: ChatSample
 ) -> tuple[str, ...]:
-    """Return a note about control tokens of the template that the tokenizer does not have."""
-    written = sorted(set(_CONTROL.findall(_COMMENT.sub("", template.text))))
+    """Return a note if the template writes special tokens that the tokenizer does not have."""
+    written = sorted(set(_SPECIAL_TOKEN.findall(_COMMENT.sub("", template.text))))
     known = {token["content"] for token in source.config.get("added_tokens") or []}
-    some = "\n".join(sampled.sample.texts[:_LOOKED_AT])
-    foreign = [token for token in written if token not in known and token in some]
-    if not foreign:
+    some = "\n".join(sampled.sample.texts[:_SEARCHED_TEXTS])
+    missing = [token for token in written if token not in known and token in some]
+    if not missing:
         return ()
     return (
-        f"the template writes {', '.join(foreign[:4])}, which this tokenizer does not have: it is "
+        f"the template writes {', '.join(missing[:4])}, which this tokenizer does not have: it is "
         "stored as plain text, several tokens each; choose another --template or --tokenizer",
     )
 

@@ -1,7 +1,7 @@
-"""A sample of the conversations before a build: their form, their texts, their lengths.
+"""Sample of the conversations, taken and rendered before a build starts.
 
-The first records of up to eight units, evenly spread, rendered as the build would render them; by
-a template that did not come with dataprep in a worker process (see `watch`).
+It has the first records of up to eight units, evenly spread over the input. A template that did not
+come with dataprep renders them in a worker process, under the limits of a `Watch`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from .trace.renderer import Renderer
 __all__ = ["ChatSample", "SampleRequest", "find_form", "sample_of", "take_chat_sample"]
 
 _PLACES = 8
-_TRIES = 64  # blocks: 16 MiB without a usable record
-_AT_ONCE = 4  # records, between looks at what has become of them
-_ENDLESS = 8  # records that a template does not end with
+_MAX_BLOCKS = 64  # read at a place: 16 MiB if they hold no usable record
+_AT_ONCE = 4  # records rendered between checks of the limits
+_ENDLESS = 8  # records over a limit of the template, after which sampling stops
 
 
 @dataclass(kw_only=True, slots=True)
 class ChatSample:
-    """Rendered conversations `documents`, and the number of the record of each in `owners`.
+    """Rendered conversations of a sample.
 
-    `sample` tells how much input they are from, `records` how many records were looked at.
+    `owners` holds the record number of each of the `documents`, `records` the number of records
+    read, and `sample` the amount of input they are from. `refused` counts records by reason.
     """
 
     masked_by: str
@@ -55,7 +56,10 @@ class ChatSample:
 
 
 def find_form(sources: Sequence[Source], units: Sequence[Unit], read: ChatReadOptions) -> Form:
-    """Return the form of the first record that has one; `read` asks for none."""
+    """Return the form of the first usable record; raise `InputError` if there is none.
+
+    `read.form` must be None.
+    """
     first: str | None = None
     for unit in units:
         for span in unit.spans:
@@ -77,7 +81,7 @@ def find_form(sources: Sequence[Source], units: Sequence[Unit], read: ChatReadOp
 class SampleRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Request for a sample: about `room` bytes of text at each of up to eight `places`.
 
-    A place is an input and a span of it, whose `source` is the number of the place.
+    A place is an input and a span of it; `span.source` is the position of the place in `places`.
     """
 
     chat: ChatPlan
@@ -108,7 +112,7 @@ class SampleRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 def sample_of(data: bytes) -> ChatSample:
-    """Return the sample in the answer of a worker of this build."""
+    """Return the sample that a worker process of this build pickled."""
     found: ChatSample = pickle.loads(data)  # noqa: S301 (our own process made it)
     return found
 
@@ -124,20 +128,20 @@ def take_chat_sample(request: SampleRequest, watch: Watch | None = None) -> Chat
                 rendering(request.chat), source=span.source, start=span.start, stop=span.stop
             )
         reader = ChatReader(source, span, read)
-        _look(found, reader, renderer, request.room, watch)
+        _sample_span(found, reader, renderer, request.room, watch)
     return found
 
 
-def _look(
+def _sample_span(
     found: ChatSample, reader: ChatReader, renderer: Renderer, room: int, watch: Watch | None
 ) -> None:
-    """Add the first usable records of a span."""
+    """Add the first records that `reader` yields to `found`, about `room` bytes."""
     started = time.perf_counter()
     size = 0
     with contextlib.closing(reader.batches()) as batches:
-        for tries, batch in enumerate(batches):
+        for number, batch in enumerate(batches):
             size += _add(found, batch, renderer, room - size, watch)
-            if size * 2 >= room or tries >= _TRIES or _hopeless(found):
+            if size * 2 >= room or number >= _MAX_BLOCKS or _is_endless(found):
                 break
     found.sample.seconds += time.perf_counter() - started
 
@@ -145,9 +149,9 @@ def _look(
 def _add(
     found: ChatSample, batch: ChatBatch, renderer: Renderer, room: int, watch: Watch | None
 ) -> int:
-    """Add the records of `batch` that make about `room` bytes of input; returns how many bytes."""
+    """Render the first records of `batch`, about `room` bytes of input; return their bytes."""
     count = size = 0
-    while count < len(batch.records) and size < room and not _hopeless(found):
+    while count < len(batch.records) and size < room and not _is_endless(found):
         first = count
         while count < len(batch.records) and size < room and count < first + _AT_ONCE:
             size += batch.sizes[count]
@@ -157,19 +161,22 @@ def _add(
             offsets=batch.offsets[first:count], plain_turns=None,
         )  # fmt: skip
         rendered = Renderings.of(some, renderer, watch=watch)
-        _keep(found, rendered, count - first)
+        _add_rendered(found, rendered, count - first)
     share = size / max(1, sum(batch.sizes))
     found.sample.stored_bytes += round(batch.consumed * share) if batch.records else batch.consumed
     found.sample.rejects += round(len(batch.rejects) * share)
     return size
 
 
-def _hopeless(found: ChatSample) -> bool:
-    """Return whether the template never ends; the build will report its first such record."""
+def _is_endless(found: ChatSample) -> bool:
+    """Return whether the template exceeded its limits on so many records that sampling stops.
+
+    The build reports the first such record.
+    """
     return found.refused["template_limit"] >= _ENDLESS
 
 
-def _keep(found: ChatSample, rendered: Renderings, records: int) -> None:
+def _add_rendered(found: ChatSample, rendered: Renderings, records: int) -> None:
     sample = found.sample
     text = sum(map(len, rendered.documents.texts))
     sample.text_bytes += text

@@ -1,8 +1,8 @@
-"""One unit of a build of conversations: read, render, encode, mask, cut, write pieces.
+"""Task of the kind `chat`: read, render, encode, mask, cut and write the conversations of a unit.
 
-Records are rendered and encoded as they are read, a block of a quarter of a MiB at a time, so
-any defect of one is known before the next block: a conversation on which the template fails, that
-is too long or has nothing to train on is a bad record like any other.
+Records are rendered and encoded in blocks of 256 KiB as they are read, so every defect of a record
+is found before the next block is read. A conversation on which the template fails, that is too long
+or that has nothing to train on is a bad record like any other.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from .trace.renderer import Renderer
 
 __all__ = ["ChatTask", "Renderings", "read_options", "renderer_of", "rendering"]
 
-_FEW = 8  # one document of so many, or fewer: it is cheaper to say where each token is
+_FEW = 8  # if at most one of 8 documents is chosen, positions are cheaper than a boolean mask
 
 
 class ChatTask:
-    """Task of conversations: their template and tables are made once.
+    """Task that does units of conversations; the template is compiled once.
 
-    Templates run under the limits of `watch`, if there is one.
+    It runs under the limits of `watch`, if given.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ChatTask:
         self._plan = plan
         self._encoder = encoder
         payload = plan.payload
-        self._kit = _Kit(
+        self._resources = _Resources(
             renderer=renderer_of(payload.chat, payload.encoding.special_tokens, watch),
             encoder=MarkedEncoder(payload.encoding, encoder, engine_json), watch=watch,
         )  # fmt: skip
@@ -69,17 +69,19 @@ class ChatTask:
     def run(
         self, number: int, scratch: Path, report: Report, clock: StageClock, threads: int
     ) -> TokenResult:
-        """Do unit `number`."""
+        """Do unit `number`: write its files to `scratch`."""
         if threads:
             self._encoder.spread(threads)
         unit = self._plan.units[number]
-        return _ChatUnit(self._kit, self._plan, unit, scratch, report=report, clock=clock).run()
+        return _ChatUnit(
+            self._resources, self._plan, unit, scratch, report=report, clock=clock
+        ).run()
 
 
 def renderer_of(
     chat: ChatPlan, special_tokens: Iterable[str], watch: Watch | None = None
 ) -> Renderer:
-    """Return the renderer of a plan; compiling the template computes its constants."""
+    """Return the renderer of a plan; the template is compiled under the limits of `watch`."""
     if watch is not None:
         watch.begin(f"compiling the template {chat.template_origin}")
     with _limits(watch):
@@ -91,7 +93,7 @@ def renderer_of(
 
 
 def rendering(chat: ChatPlan) -> str:
-    """Return what a process does with a record, in words for `Watch.begin`."""
+    """Return the description of rendering for `Watch.begin`, which messages quote."""
     return f"rendering it by the template {chat.template_origin}"
 
 
@@ -108,7 +110,9 @@ def read_options(chat: ChatPlan, read: ReadOptions) -> ChatReadOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Kit:
+class _Resources:
+    """Objects that all units of a task use."""
+
     renderer: Renderer
     encoder: MarkedEncoder
     watch: Watch | None
@@ -118,7 +122,8 @@ class _Kit:
 class Renderings:
     """The rendered conversations of a batch of records, and the records that were refused.
 
-    `owners` are numbers of records in the batch, one for each of `documents`.
+    `owners` holds the number in the batch of the record of each of `documents`; `refused` maps such
+    numbers to the reason and its detail.
     """
 
     documents: MarkedTexts = field(default_factory=MarkedTexts)
@@ -130,9 +135,9 @@ class Renderings:
         cls, batch: ChatBatch, renderer: Renderer, *, until_refused: bool = False,
         watch: Watch | None = None,
     ) -> Renderings:  # fmt: skip
-        """Render all records of `batch`, or those up to the first that is refused.
+        """Render all records of `batch`, or with `until_refused` up to the first that is refused.
 
-        Records run under the limits of `watch`, if given; each run of the template has its time.
+        The template runs under the limits of `watch`, if given; the limit of time is per run.
         """
         found = cls()
         if watch is not None and batch.records:
@@ -171,15 +176,18 @@ class Renderings:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Encoded(Batch):
-    """An encoded batch; `hashes` decide the split of each document."""
+class _EncodedBatch(Batch):
+    """An encoded batch; all fields but `ids` and `marks` have one item for each document.
+
+    `hashes` decide the splits.
+    """
 
     ids: npt.NDArray[np.generic]
     lengths: npt.NDArray[np.int64]
     marks: Marks
     sizes: npt.NDArray[np.int64]
     numbers: npt.NDArray[np.int64]
-    """The record of each document, within the span."""
+    """Number of the record of each document within the span."""
     starts: npt.NDArray[np.uint64]
     hashes: npt.NDArray[np.uint64]
 
@@ -189,13 +197,13 @@ class _Encoded(Batch):
 
 
 class _EncodedReader:
-    """The batches of a span, encoded."""
+    """Reader of the encoded batches of a span."""
 
-    def __init__(self, reader: ChatReader, encode: Callable[[ChatBatch], _Encoded]) -> None:
+    def __init__(self, reader: ChatReader, encode: Callable[[ChatBatch], _EncodedBatch]) -> None:
         self._reader = reader
         self._encode = encode
 
-    def batches(self) -> Iterator[_Encoded]:
+    def batches(self) -> Iterator[_EncodedBatch]:
         return map(self._encode, self._reader.batches())
 
     @property
@@ -203,8 +211,8 @@ class _EncodedReader:
         return self._reader.chunk_digests
 
 
-class _Sink:
-    """Pieces of one split."""
+class _ChatSink:
+    """Sink of the documents of one split; see `tokens.task.SplitSink`."""
 
     def __init__(self, writer: PieceWriter) -> None:
         self._writer = writer
@@ -214,14 +222,14 @@ class _Sink:
         self.finish: Callable[[], list[Piece]] = writer.finish
 
     def flush(self) -> int:
-        """Return 0: every batch is written when it comes."""
+        """Return 0, the number of tokens written: nothing is buffered."""
         return 0
 
 
-class _ChatUnit(RecordUnit[_Encoded]):
+class _ChatUnit(RecordUnit[_EncodedBatch]):
     def __init__(
         self,
-        kit: _Kit,
+        resources: _Resources,
         plan: Plan[ChatPayload],
         unit: Unit,
         scratch: Path,
@@ -231,14 +239,14 @@ class _ChatUnit(RecordUnit[_Encoded]):
     ) -> None:  # fmt: skip
         super().__init__(plan, unit, scratch, report=report, clock=clock)
         self._chat = plan.payload.chat
-        self._kit = kit
+        self._resources = resources
         self._reading = read_options(self._chat, plan.payload.read)
         self.fatal = frozenset({UNDECIDED, OUT_OF_MEMORY})
         if self._chat.overlong == "drop":
             self.forgiven = frozenset({OVERLONG})
         self._cutter = Cutter(self._chat, self._overlong)
         self._sinks = [
-            _Sink(
+            _ChatSink(
                 PieceWriter(
                     scratch,
                     name,
@@ -250,29 +258,31 @@ class _ChatUnit(RecordUnit[_Encoded]):
             )
             for name in self._names
         ]
-        kit.renderer.special_text.clear()
-        self._sinks[0].special_text = kit.renderer.special_text
+        resources.renderer.special_text.clear()
+        self._sinks[0].special_text = resources.renderer.special_text
 
     @property
-    def sinks(self) -> Sequence[_Sink]:
+    def sinks(self) -> Sequence[_ChatSink]:
         return self._sinks
 
     def reader(self, source: Source, span: Span) -> _EncodedReader:
-        if self._kit.watch is not None:
-            self._kit.watch.begin(
+        if self._resources.watch is not None:
+            self._resources.watch.begin(
                 rendering(self._chat), source=span.source, start=span.start, stop=span.stop
             )
         reader = ChatReader(source, span, self._reading, lap=self._clock.lap)
         return _EncodedReader(reader, self._encode)
 
-    def _encode(self, batch: ChatBatch) -> _Encoded:
+    def _encode(self, batch: ChatBatch) -> _EncodedBatch:
         """Render, tokenize, mask and cut the conversations of `batch`."""
         lap = self._clock.lap
         lap("parse")
         stops = self._plan.on_error == "error"
-        found = Renderings.of(batch, self._kit.renderer, until_refused=stops, watch=self._kit.watch)
+        found = Renderings.of(
+            batch, self._resources.renderer, until_refused=stops, watch=self._resources.watch
+        )
         lap("render")
-        ids, offsets, mask = self._kit.encoder.encode(found.documents)
+        ids, offsets, mask = self._resources.encoder.encode(found.documents)
         lap("encode")
         owners = np.array(found.owners, np.int64)
         parts, refused = self._cutter.cut(offsets, mask, owners)
@@ -285,10 +295,10 @@ class _ChatUnit(RecordUnit[_Encoded]):
     def _batch(
         self, batch: ChatBatch, found: Renderings,
         tokens: tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint8]], parts: Parts,
-    ) -> _Encoded:  # fmt: skip
+    ) -> _EncodedBatch:  # fmt: skip
         ids, mask = tokens
         if not parts.whole(len(ids)):
-            kept = _kept(parts, len(ids))
+            kept = _kept_tokens(parts, len(ids))
             ids, mask = ids[kept], mask[kept]
         unknown = self._plan.payload.encoding.unknown
         if unknown is not None:
@@ -296,11 +306,11 @@ class _ChatUnit(RecordUnit[_Encoded]):
         owners = np.array(found.owners, np.int64)[parts.documents]
         sizes = np.fromiter(map(len, found.documents.texts), np.int64, len(found.documents))
         rejects = [*batch.rejects, *(_reject(batch, *item) for item in found.refused.items())]
-        return _Encoded(
+        return _EncodedBatch(
             ids=ids.astype(self._plan.payload.encoding.dtype, copy=False),
             lengths=parts.stops - parts.starts,
             marks=Marks(mask=mask, scores=self._scores(batch, found, parts)),
-            sizes=_once(sizes, parts.documents),
+            sizes=_text_bytes(sizes, parts.documents),
             numbers=np.asarray(batch.numbers).astype(np.int64)[owners],
             starts=np.asarray(batch.offsets, np.uint64)[owners],
             hashes=self._hashes(batch, found)[owners],
@@ -314,7 +324,7 @@ class _ChatUnit(RecordUnit[_Encoded]):
     ) -> npt.NDArray[np.float32] | None:
         if self._chat.form == "chat":
             return None
-        refused = _unrendered(found, len(batch.records))
+        refused = _are_unrendered(found, len(batch.records))
         scores = [
             score
             for record, bad in zip(batch.records, refused, strict=True) if not bad
@@ -323,13 +333,13 @@ class _ChatUnit(RecordUnit[_Encoded]):
         return np.array(scores, np.float32)[parts.documents]
 
     def _hashes(self, batch: ChatBatch, found: Renderings) -> npt.NDArray[np.uint64]:
-        """Return the hash of each record of the batch."""
+        """Return the hash of each record's split key, uint64 [records]."""
         if len(self._ends) == 1:
             return np.zeros(len(batch.records), np.uint64)  # one split takes all
         return self.hashes(batch.keys or self._own_keys(batch, found))
 
     def _own_keys(self, batch: ChatBatch, found: Renderings) -> list[bytes]:
-        """Return keys of records for splitting without a field: prompts, or first documents."""
+        """Return each record's split key without `split_key`: its prompt, or its first text."""
         texts = found.documents.texts
         if found.owners == list(range(len(batch.records))) and self._chat.form == "chat":
             return texts
@@ -340,8 +350,8 @@ class _ChatUnit(RecordUnit[_Encoded]):
             return keys
         return [_prompt(record) or key for record, key in zip(batch.records, keys, strict=True)]
 
-    def route(self, batch: _Encoded, span: Span) -> int:
-        """Hand the documents of `batch` to their splits."""
+    def route(self, batch: _EncodedBatch, span: Span) -> int:
+        """Write the documents of `batch` to their splits; return the number of tokens."""
         if not batch.documents:
             return 0
         source = np.stack([np.full(batch.documents, span.source, np.uint64), batch.starts], 1)
@@ -366,7 +376,7 @@ class _ChatUnit(RecordUnit[_Encoded]):
 def _tokens_of(
     chosen: npt.NDArray[np.intp], lengths: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_] | npt.NDArray[np.int64]:
-    """Return the index of the tokens of the `chosen` documents, a short one if they are few."""
+    """Return an index of the tokens of the `chosen` documents: a mask, or positions if few."""
     if len(chosen) * _FEW > len(lengths):
         own = np.zeros(len(lengths), np.bool_)
         own[chosen] = True
@@ -375,34 +385,36 @@ def _tokens_of(
     return ragged(starts, starts + lengths[chosen])[1]
 
 
-def _kept(parts: Parts, tokens: int) -> npt.NDArray[np.bool_]:
-    """Return which tokens are in some part: parts are in order and do not overlap."""
+def _kept_tokens(parts: Parts, tokens: int) -> npt.NDArray[np.bool_]:
+    """Return a mask of the tokens that are in a part; parts are in order and do not overlap."""
     steps = np.zeros(tokens + 1, np.int64)
     np.add.at(steps, parts.starts, 1)
     np.add.at(steps, parts.stops, -1)
     return np.cumsum(steps)[:-1] > 0
 
 
-def _once(sizes: npt.NDArray[np.int64], documents: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the bytes of text of each part; all those of a split document count for the first."""
+def _text_bytes(
+    sizes: npt.NDArray[np.int64], documents: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Return the bytes of text of each part: those of a document cut in parts go to its first."""
     first = np.diff(documents, prepend=-1) != 0
     return np.where(first, sizes[documents], 0)
 
 
-def _unrendered(found: Renderings, count: int) -> list[bool]:
+def _are_unrendered(found: Renderings, count: int) -> list[bool]:
     has = np.zeros(count, bool)
     has[found.owners] = True
     return (~has).tolist()
 
 
 def _prompt(record: ChatRecord) -> bytes:
-    """Return the messages that all conversations of a record begin with, if any, as JSON."""
+    """Return the prompt of a record's conversations as JSON; empty if there is none."""
     one: Conversation = record.conversations[0]
     return msgspec.json.encode(one.messages[: one.prompt]) if one.prompt else b""
 
 
 def _reject(batch: ChatBatch, number: int, why: tuple[str, str]) -> Reject:
-    """Return the reject of a record that was read, but cannot be rendered or kept."""
+    """Return the reject of record `number` of `batch`, refused after it was read."""
     reason, detail = why
     record = batch.records[number]
     raw = msgspec.json.encode(record.conversations[0].messages)

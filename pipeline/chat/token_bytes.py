@@ -1,9 +1,9 @@
-"""The bytes of a text that each of its tokens stands for, from the ids alone.
+"""Positions of tokens in the bytes of their text, computed from the ids alone.
 
-A byte-level BPE loses nothing: the bytes of its tokens joined are the text. So the ends of tokens
-are a running sum of the lengths of their pieces, looked up in one table for a whole batch. The sum
-is used for a text only if it ends at the length of the text and the tokenizer changes nothing in
-it; otherwise `tokenizers` gives the offsets.
+The bytes of the tokens of a byte-level BPE, joined, are the text. The ends of tokens are therefore
+the running sum of their sizes, looked up in one table for a whole batch. The sum is used for a text
+only if it ends at the length of the text, and if the tokenizer normalizes nothing in it; otherwise
+the library `tokenizers` computes the offsets.
 """
 
 from __future__ import annotations
@@ -20,49 +20,52 @@ __all__ = ["Offsets", "PieceSizes", "covered"]
 Ids = npt.NDArray[np.uint32]
 Offsets = npt.NDArray[np.int64]
 _OUT_AND_IN = np.array([0, 1], np.uint8)
-Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
+NormalForm = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
 
 class PieceSizes:
-    """The number of bytes that each token of a byte-level tokenizer stands for.
+    """The size in bytes of each token of a byte-level tokenizer.
 
-    `of` returns None for a tokenizer of another kind. `forms` are the Unicode normal forms that it
-    applies to texts.
+    `forms` are the Unicode normal forms that the tokenizer applies to texts.
     """
 
-    def __init__(self, sizes: npt.NDArray[np.int64], forms: Sequence[Form]) -> None:
-        # A narrow table stays in the caches while texts go by.
+    def __init__(self, sizes: npt.NDArray[np.int64], forms: Sequence[NormalForm]) -> None:
+        # A table of a narrow dtype fits the caches.
         self._sizes = sizes.astype(np.min_scalar_type(int(sizes.max(initial=0))))
         self._forms = tuple(forms)
 
     @staticmethod
     def of(config: dict[str, Any], size: int) -> PieceSizes | None:
-        """Return the sizes for a parsed tokenizer.json with `size` ids."""
+        """Return the sizes for a parsed tokenizer.json of `size` ids; None if not byte-level."""
         forms = _forms(config.get("normalizer"))
         vocab = config["model"].get("vocab")
         if forms is None or not _byte_level(config) or not isinstance(vocab, dict):
             return None
         sizes = np.zeros(size, np.int64)
         sizes[np.fromiter(vocab.values(), np.int64, len(vocab))] = list(map(len, vocab))
-        for token in config.get("added_tokens") or []:  # written as they are, not by byte
+        for token in config.get("added_tokens") or []:  # their text is stored as it is
             sizes[int(token["id"])] = len(str(token["content"]).encode())
         return PieceSizes(sizes, forms)
 
     def ends(self, ids: Ids) -> Offsets:
-        """Return the end of each token in the bytes of all texts joined."""
+        """Return the end of each token in the bytes of all texts joined, int64 [tokens]."""
         return np.cumsum(self._sizes.take(ids), dtype=np.int64)
 
     def doubtful(self, texts: Sequence[bytes], ends: Offsets, offsets: Offsets) -> set[int]:
-        """Return the numbers of the texts for which `ends` may be wrong; `offsets` bound tokens."""
+        """Return the numbers of the texts for which `ends` may be wrong.
+
+        `offsets` [texts + 1] bound the tokens of each text.
+        """
         sizes = np.fromiter(map(len, texts), np.int64, len(texts))
         bounds = np.append(ends, 0)[offsets - 1]  # the 0 is where the first text begins
         found = set(np.flatnonzero(np.diff(bounds) != sizes).tolist())
         return found | self._changed(texts)
 
     def _changed(self, texts: Sequence[bytes]) -> set[int]:
-        """Return the numbers of the texts that a normal form changes; none is ASCII.
+        """Return the numbers of the texts that are changed by normalization; ASCII texts never are.
 
-        All are checked in one call first: nothing composes with a line feed.
+        All other texts are first checked in one call, joined by line feeds, which compose with no
+        character.
         """
         if not self._forms:
             return set()
@@ -84,8 +87,8 @@ def covered(starts: Offsets, ends: Offsets, first: Offsets, last: Offsets) -> np
     >>> covered(tokens[:-1], tokens[1:], np.array([3]), np.array([6]))
     array([0, 1, 1], dtype=uint8)
     """
-    begin = np.searchsorted(ends, first, "right")  # the first token that ends behind its start
-    end = np.searchsorted(starts, last, "left")  # the first that starts at its end, or behind
+    begin = np.searchsorted(ends, first, "right")  # the first token that ends behind the start
+    end = np.searchsorted(starts, last, "left")  # the first token that starts at the end, or behind
     np.maximum(begin[1:], end[:-1], out=begin[1:])  # two spans may share a token
     edges = np.stack([begin, np.maximum(begin, end)], 1).reshape(-1)
     found = np.repeat(np.tile(_OUT_AND_IN, len(begin)), np.diff(edges, prepend=0))
@@ -102,10 +105,10 @@ def _byte_level(config: dict[str, Any]) -> bool:
     return "ByteLevel" in kinds and config["model"].get("type", "BPE") == "BPE"
 
 
-def _forms(normalizer: Any) -> list[Form] | None:
-    """Return the normal forms of a normalizer, or None if it does anything else."""
+def _forms(normalizer: Any) -> list[NormalForm] | None:
+    """Return the normal forms that a normalizer applies; None if it changes texts otherwise."""
     if normalizer is None:
         return []
     parts = normalizer.get("normalizers") if normalizer.get("type") == "Sequence" else [normalizer]
     kinds = [part.get("type") for part in parts or []]
-    return kinds if all(kind in get_args(Form) for kind in kinds) else None
+    return kinds if all(kind in get_args(NormalForm) for kind in kinds) else None

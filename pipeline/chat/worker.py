@@ -1,4 +1,4 @@
-"""The worker's part of the kind `chat`: samples, early loading, tasks."""
+"""The worker's part of the kind `chat`: it loads tokenizers early, takes samples, opens tasks."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ _REQUEST = msgspec.json.Decoder(Request | SampleRequest)
 
 
 class ChatTasks(TokenTasks):
-    """Opener of tasks of conversations; it takes samples under the limits of a worker."""
+    """The worker's part of the kind `chat`; samples are taken under the limits of the process."""
 
     address = "dataprep.pipeline.chat.worker:ChatTasks"
 
     def answer(self, request: bytes, watch: Watch | None) -> bytes:
-        """Return the answer to a request; a sample is pickled."""
+        """Return the answer to a request; that to a `SampleRequest` is a pickled `ChatSample`."""
         asked = _REQUEST.decode(request)
         if isinstance(asked, SampleRequest):
             return pickle.dumps(take_chat_sample(asked, watch))
         return super().answer(request, watch)
 
     def get_ready(self, engine_json: bytes) -> None:
-        """Load the reference if it will be used, and make the tables that units need."""
+        """Load the reference library if units will use it, and compute the tokenizer's tables."""
         super().get_ready(engine_json)
-        with contextlib.suppress(Exception):  # if it goes wrong again, then in a unit
+        with contextlib.suppress(Exception):  # a unit reports the error if it occurs again
             tables_of(engine_json)
 
     def open_task(self, staging: Path, watch: Watch | None) -> ChatTask:
-        """Open the plan in the directory `staging`."""
+        """Return the task of the plan in the directory `staging`."""
         plan = load_plan(staging / PLAN_NAME, _PLAN)
         with naming(plan.payload.tokenizer):
             encoder = self.encoder(plan, staging)
@@ -57,9 +57,10 @@ class ChatTasks(TokenTasks):
 
 
 def _collect_rarely() -> None:
-    """Look for cycles among objects less often: those of records are many, and have none.
+    """Run the garbage collector rarely: records are many objects, and none is in a cycle.
 
-    They are made and dropped by the block; otherwise the search takes a third of the reading.
+    They are made and dropped by the block; the default search for cycles takes a third of the time
+    of reading.
     """
     gc.freeze()
     gc.set_threshold(_MANY_OBJECTS, 10, 10)

@@ -1,4 +1,4 @@
-"""Batches of chat records, made of JSON objects, each record with its place in the input."""
+"""Collection of JSON objects into batches of chat records, each with its place in the input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Collector"]
 
 
 class Collector:
-    """Maker of batches with `shaper`; the value of `key_field`, if given, decides the split."""
+    """Maker of batches; `shaper` converts records, `key_field`, if given, decides their split."""
 
     def __init__(self, shaper: Shaper, key_field: str | None) -> None:
         self._shaper = shaper
@@ -33,13 +33,13 @@ class Collector:
         """Return an empty batch."""
         return ChatBatch(keys=[] if self._key_path else None)
 
-    def wanted(self, names: Sequence[str]) -> list[str]:
-        """Return those of the fields `names` that are read."""
+    def read_fields(self, names: Sequence[str]) -> list[str]:
+        """Return those of the fields `names` that are read; others need not be decoded."""
         keys = [self._key_field, self._key_path[0]] if self._key_path else []
         return [name for name in names if name in keys or self._shaper.knows(name)]
 
     def lines(self, block: Block, record: int, line: int) -> ChatBatch:
-        """Return the records of a block of lines, numbered from `record` and `line` on."""
+        """Return the records of a block; `record` and `line` are the numbers of its first ones."""
         if block.too_long:
             at = Position(record, line, block.offset)
             batch = self._too_long(at, block.data, block.too_long, "a line")
@@ -60,7 +60,7 @@ class Collector:
         return batch
 
     def elements(self, part: Elements, record: int) -> ChatBatch:
-        """Return the records of elements of an array, numbered from `record` on."""
+        """Return the records of array elements; `record` is the number of the first."""
         if part.too_long:
             start = part.starts[0]
             at = Position(record, part.lines[0], part.offset + start)
@@ -85,13 +85,13 @@ class Collector:
         return batch
 
     def _objects(self, found: list[dict[str, Any]], part: Elements, record: int) -> ChatBatch:
-        """Return the batch of the objects `found`, whose text is `part`."""
+        """Return the batch of the objects `found`, which `part` spells."""
         batch = self.batch()
         try:
             batch.records, batch.plain_turns = self._shaper.records(found)
             if batch.keys is not None:
                 batch.keys = list(map(self._key, found))
-        except BadLineError:  # some cannot be used: look at each
+        except BadLineError:  # find out which cannot be used
             return self._each(found, part, record)
         starts = np.array(part.starts, np.int64)
         batch.read = len(found)
@@ -120,7 +120,7 @@ class Collector:
         return batch
 
     def add_json(self, batch: ChatBatch, at: Position, raw: bytes) -> None:
-        """Add the record whose text is `raw`, or the reason why it cannot be used."""
+        """Add the record whose text is `raw`, or a reject if it cannot be used."""
         try:
             found = object_of(raw)
         except BadLineError as bad:
@@ -132,9 +132,9 @@ class Collector:
     def add(
         self, batch: ChatBatch, at: Position, found: dict[str, Any], raw: bytes | None, size: int
     ) -> None:
-        """Add the record `found` of `size` bytes, or the reason why it cannot be used.
+        """Add the record `found` of `size` bytes, or a reject if it cannot be used.
 
-        `raw` is what spells it, if that is text.
+        `raw` is its text, None for a row of a table.
         """
         batch.read += 1
         try:
@@ -144,7 +144,7 @@ class Collector:
             batch.reject(at, raw, *bad.args)
             if raw is None:
                 batch.rejects[-1] = msgspec.structs.replace(
-                    batch.rejects[-1], excerpt=excerpt(_spelled(found))
+                    batch.rejects[-1], excerpt=excerpt(_as_json(found))
                 )
             return
         _add(batch, at, made, size)
@@ -152,7 +152,7 @@ class Collector:
             batch.keys.append(key)
 
     def _too_long(self, at: Position, head: bytes, size: int, what: str) -> ChatBatch:
-        """Return the batch of one record over the limit, which begins with `head`."""
+        """Return a batch with a reject for a record over the limit; its text begins with `head`."""
         batch = self.batch()
         batch.read = 1
         detail = f"{what} of {size} bytes, over the limit of {MAX_RECORD_BYTES}"
@@ -173,9 +173,9 @@ class Collector:
 
 
 def _name_count(found: list[dict[str, Any]], turns: PlainTurns | None) -> int | None:
-    """Return the number of names in `found` if nothing but plain turns nests in them, else None.
+    """Return the number of names in `found`; None unless only lists of plain `turns` nest in them.
 
-    All of `found` have the same fields. A walk through them would cost 600 ns a record.
+    All of `found` have the same fields. Counting their names one by one takes 600 ns per record.
     """
     if turns is None:
         return None
@@ -184,8 +184,8 @@ def _name_count(found: list[dict[str, Any]], turns: PlainTurns | None) -> int | 
     return len(found) * len(kinds) + 2 * len(turns.roles) if nested == [{list}] else None
 
 
-def _spelled(found: dict[str, Any]) -> bytes:
-    """Return a row of a table as JSON, to show; nothing if JSON cannot hold it."""
+def _as_json(found: dict[str, Any]) -> bytes:
+    """Return a row of a table as JSON for an excerpt; empty if JSON cannot hold it."""
     try:
         return msgspec.json.encode(found)
     except (TypeError, ValueError, OverflowError):

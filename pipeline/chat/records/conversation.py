@@ -1,4 +1,4 @@
-"""Conversations and batches of them: the result of reading records of any shape."""
+"""Conversations and batches of them, which reading records of any shape gives."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ...read.records import Position, Reject, excerpt
 __all__ = ["FORMS", "ChatBatch", "ChatRecord", "Conversation", "Form", "PlainTurns"]
 
 Form = Literal["chat", "pairs", "labels", "groups"]
-"""Form of a record: one conversation; one with an answer chosen and one rejected (DPO); one with a
-judgement (KTO); a prompt with several answers (GRPO)."""
+"""Form of a record. chat: one conversation. pairs: a chosen and a rejected answer (DPO). labels: a
+judged conversation (KTO). groups: a prompt with several answers (GRPO)."""
 FORMS: tuple[Form, ...] = ("chat", "pairs", "labels", "groups")
 
 
@@ -30,18 +30,18 @@ class Conversation(msgspec.Struct, kw_only=True):
     tools: list[Any] | None = None
     """Descriptions of the tools that the model may call, as JSON values."""
     prompt: int = 0
-    """Number of messages at the start that are given, and never trained on."""
+    """Number of messages at the start that are the prompt, which is never trained on."""
     train: list[bool | None] | None = None
-    """For each message the flag of the record for training on it; None: no flag."""
+    """For each message the record's flag for training on it, None without a flag."""
 
 
 class ChatRecord(msgspec.Struct, kw_only=True):
-    """The conversations of one record; of pairs the chosen one, then the rejected one."""
+    """The conversations of one record; in a pair, first the chosen one, then the rejected one."""
 
     conversations: list[Conversation]
     form: Form = "chat"
     scores: list[float] | None = None
-    """One for each conversation: 1 and 0 for pairs and labels, rewards for groups (NaN: none)."""
+    """A number for each conversation: 1 or 0 in pairs and labels, in groups the reward or NaN."""
 
 
 class PlainTurns(NamedTuple):
@@ -59,20 +59,17 @@ class PlainTurns(NamedTuple):
 
 @dataclass(kw_only=True, slots=True)
 class ChatBatch:
-    """Consecutive records of one span; the fields are those of `records.Batch`.
-
-    `sizes` are the bytes that each usable record takes in the input.
-    """
+    """Consecutive records of one span; fields without a description are those of `Batch`."""
 
     records: list[ChatRecord] = field(default_factory=list)
     plain_turns: PlainTurns | None = None
-    """All turns of `records`, where that is known: each record is one conversation, without tools,
-    and no more to it."""
+    """All turns of `records`, if each is known to be one plain conversation without tools."""
     offsets: npt.NDArray[np.uint64] | list[int] = field(default_factory=list)
     numbers: npt.NDArray[np.uint64] | list[int] = field(default_factory=list)
     lines: list[int | None] = field(default_factory=list)
     """Line of each usable record within the span, from 0; None where there are no lines."""
     sizes: list[int] = field(default_factory=list)
+    """Bytes of each usable record in the input."""
     keys: list[bytes] | None = None
     rejects: list[Reject] = field(default_factory=list)
     read: int = 0
@@ -81,7 +78,7 @@ class ChatBatch:
     consumed: int = 0
 
     def reject(self, at: Position, raw: bytes | None, reason: str, detail: str) -> None:
-        """Note that the record at `at`, which is `raw`, cannot be used."""
+        """Add a reject for the record at `at`, whose text is `raw`."""
         self.rejects.append(
             Reject(
                 record=at.record, line=at.line, offset=at.offset,

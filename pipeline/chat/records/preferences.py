@@ -1,7 +1,7 @@
-"""Conversations whose answers are compared, judged or rewarded: pairs, labels, groups.
+"""Preferences: records whose answers are compared, judged or rewarded (pairs, labels, groups).
 
-A preference is a conversation whose end is judged. The `prompt` of each `Conversation` made here
-is the number of messages before that end: they are given, and equal for all answers of a record.
+Each answer becomes a `Conversation`, whose `prompt` is the number of messages before the answer.
+These messages are equal in all conversations of a record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NO_PROMPT = (
 
 
 def answer_start(messages: list[Message]) -> int:
-    """Return the message at which the last answer begins: the one after the last that asks.
+    """Return the index of the message behind the last system, developer or user message.
 
     >>> answer_start([{"role": "user"}, {"role": "assistant"}, {"role": "tool"}])
     1
@@ -36,7 +36,7 @@ def answer_start(messages: list[Message]) -> int:
 
 
 def labelled(conversation: Conversation, label: Any) -> ChatRecord:
-    """Return the record of a conversation whose last answer is good or bad."""
+    """Return the record of a conversation whose last answer is labelled good or bad."""
     if not isinstance(label, bool):
         raise BadLineError(
             "bad_label",
@@ -53,7 +53,7 @@ def labelled(conversation: Conversation, label: Any) -> ChatRecord:
 
 
 class Answers:
-    """Joiner of one prompt and several answers into the conversations of a record."""
+    """Maker of records from a prompt and several answers; `turns` reads answers that are turns."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -80,7 +80,7 @@ class Answers:
     def group(
         self, prompt: list[Message], responses: Any, rewards: Any, tools: list[Any] | None
     ) -> ChatRecord:
-        """Return the record with a conversation for each of `responses`, and its reward or NaN."""
+        """Return the record of several responses, each with its reward or NaN."""
         if not isinstance(responses, list):
             raise BadLineError(
                 "bad_responses", f"'responses' is a JSON {kind_of(responses)}, not an array"
@@ -102,10 +102,13 @@ class Answers:
     def _conversation(
         self, prompt: list[Message], answer: Any, name: str, tools: list[Any] | None
     ) -> Conversation:
-        """Return `prompt` and `answer` joined, or `answer` alone where it holds the prompt."""
+        """Return `prompt` and `answer` joined, or `answer` alone if it begins with a prompt itself.
+
+        In the latter case `Conversation.prompt` is -1, as its length is not known yet.
+        """
         messages, train = self.answer(answer, name)
         whole = messages[0]["role"] in _ASKING
-        before = _system_of(prompt, messages) if whole else prompt
+        before = _system_turn(prompt, messages) if whole else prompt
         return Conversation(
             messages=before + messages, tools=tools, prompt=-1 if whole else len(prompt),
             train=shifted(train, len(before)),
@@ -124,15 +127,15 @@ def _asks(prompt: list[Message]) -> bool:
     return any(turn["role"] == "user" for turn in prompt)
 
 
-def _system_of(prompt: list[Message], messages: list[Message]) -> list[Message]:
-    """Return the system turn of the prompt for `messages` that have none."""
+def _system_turn(prompt: list[Message], messages: list[Message]) -> list[Message]:
+    """Return the system turn of `prompt` in a list; none if `messages` begin with their own."""
     systems = ("system", "developer")
     own = messages[0]["role"] in systems
     return [turn for turn in prompt[:1] if turn["role"] in systems and not own]
 
 
 def _find_prompt(found: list[Conversation], prompt: list[Message]) -> None:
-    """Set the prompt of two whole conversations: the messages that are equal in both."""
+    """Set the prompt of two whole conversations to the first messages, which are equal in both."""
     first, second = (one.messages for one in found)
     limit = min(len(first), len(second)) - 1
     same = next((at for at in range(limit) if first[at] != second[at]), limit)
@@ -154,7 +157,7 @@ def _find_prompt(found: list[Conversation], prompt: list[Message]) -> None:
 
 
 def _rewards(value: Any, count: int) -> list[float]:
-    """Return one number for each of `count` responses, or NaN for all."""
+    """Return the reward of each of `count` responses; all are NaN if `value` is null."""
     if value is None:
         return [math.nan] * count
     if not isinstance(value, list):

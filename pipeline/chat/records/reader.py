@@ -1,7 +1,7 @@
-"""Batches of chat records read from a span of any input.
+"""Reader of batches of chat records from a span of any input.
 
-JSON lines take about four microseconds for a record of a few hundred bytes in a plain shape. A
-record that cannot be used becomes a `Reject` with its place and reason, and keeps its number.
+JSON lines take about four microseconds for a plain record of a few hundred bytes. A record that
+cannot be used becomes a `Reject` with its place and reason; it counts in the numbers of records.
 """
 
 from __future__ import annotations
@@ -9,15 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from dataprep.formats.errors import UsageError
 
 from ...read.child_process import streamed_apart
-from ...read.huggingface import hf_rows
 from ...read.json_array import elements_of
 from ...read.line_stream import LineStream
-from ...read.parquet import parquet_row_groups
 from ...read.reader import StreamReader
 from ...read.records import Span
 from ...read.sources import Source
@@ -27,27 +24,18 @@ from .record_shapes import FIELDS, SHAPES, Shaper
 from .rows import table_records
 from .turns import ROLES
 
-__all__ = ["CHAT_FORMATS", "ChatReadOptions", "ChatReader", "forms_at_start"]
+__all__ = ["ChatReadOptions", "ChatReader"]
 
-_FIRST_ROWS = 256
-_FIRST_BYTES = 1 << 20
-_BLOCK_BYTES = (
-    256 << 10
-)  # what comes of it, objects and ids, fits the caches: 8 % faster than 1 MiB
-
-CHAT_FORMATS: Mapping[str, str] = MappingProxyType({
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet",
-})  # fmt: skip
-"""Formats by suffix of files; "json" is an array of objects, or lines of them."""
+_BLOCK_BYTES = 256 << 10  # its objects and ids fit the caches: 8 % faster than 1 MiB
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatReadOptions:
     """Options for reading conversations from records.
 
-    `shape` is one of `SHAPES`, `form` one of `FORMS`; None: by the fields of each record.
-    `columns` pairs a name of ours (of a field or of a role) with the one in the records, where dots
-    reach into nested objects. `system` is said before conversations without a system turn.
+    `shape` is one of `SHAPES`, `form` one of `FORMS`; None stands for recognition by the fields of
+    each record. `columns` pairs a name of `FIELDS` or `ROLES` with the name in the records, in
+    which dots lead into nested objects. `system` is a system turn for conversations without one.
     """
 
     shape: str | None = None
@@ -74,7 +62,10 @@ class ChatReadOptions:
 def _one_of(
     where: str, value: str | None, known: tuple[str, ...], others: Mapping[str, str] | None = None
 ) -> None:
-    """Raise `UsageError` for a value that is not `known`; `others` are values of other options."""
+    """Raise `UsageError` for a value that is not `known`.
+
+    `others` maps values to the options that accept them, which the remedy suggests.
+    """
     if value is not None and value not in known:
         other = (others or {}).get(value)
         meant = f" Perhaps {other} {value} is meant." if other else ""
@@ -84,21 +75,8 @@ def _one_of(
         )  # fmt: skip
 
 
-def forms_at_start(source: Source, options: ChatReadOptions) -> frozenset[Form]:
-    """Return the forms in the first megabyte of `source`; none if it is empty."""
-    size = source.size
-    if source.format == "parquet":
-        size = min(1, len(parquet_row_groups(source)))
-    elif source.format == "hf":
-        size = min(_FIRST_ROWS, hf_rows(source, options.hf_config, options.hf_split)[0])
-    reader = ChatReader(source, Span(0, 0, size), options, block_bytes=_FIRST_BYTES)
-    with contextlib.closing(reader.batches()) as batches:
-        next(batches, None)
-    return reader.forms
-
-
 class ChatReader(StreamReader):
-    """Reader of the batches of one span; it also learns the forms and digests of its input.
+    """Reader of the batches of one span.
 
     ``lap("read")`` is called after each block that was read, for profiles.
     """
@@ -115,22 +93,14 @@ class ChatReader(StreamReader):
         stream = LineStream(source, span, block_bytes=block_bytes, lap=lap)
         super().__init__(source, span, stream)
         self._options = options
-        self._shaper = _shaper(options)
-        self._collect = Collector(self._shaper, options.split_key)
-
-    @property
-    def forms(self) -> frozenset[Form]:
-        """The forms of the records read so far, usable or not; one, if it was asked for."""
-        return frozenset(self._shaper.forms)
+        self._collect = _collector(options)
 
     def batches(self) -> Generator[ChatBatch]:
         """Yield all records of the span, in order."""
         source, options = self._source, self._options
         if source.format in ("parquet", "hf"):
             with contextlib.closing(_table_batches(source, self._span, options)) as batches:
-                for batch, forms in batches:
-                    self._shaper.forms.update(forms)
-                    yield batch
+                yield from batches
         else:
             yield from self._stream.counted(
                 self._elements() if source.format == "json" else self._lines()
@@ -153,18 +123,15 @@ class ChatReader(StreamReader):
                 yield batch
 
 
-def _shaper(options: ChatReadOptions) -> Shaper:
-    return Shaper(
+def _collector(options: ChatReadOptions) -> Collector:
+    shaper = Shaper(
         shape=options.shape, form=options.form, columns=options.columns, system=options.system
     )
+    return Collector(shaper, options.split_key)
 
 
 @streamed_apart
-def _table_batches(
-    source: Source, span: Span, options: ChatReadOptions
-) -> Iterator[tuple[ChatBatch, frozenset[Form]]]:
-    """Yield the batches of a span of a table, each with the forms of the records so far."""
-    shaper = _shaper(options)
-    collect = Collector(shaper, options.split_key)
-    for batch in table_records(source, span, options.hf_config, options.hf_split, collect):
-        yield batch, frozenset(shaper.forms)
+def _table_batches(source: Source, span: Span, options: ChatReadOptions) -> Iterator[ChatBatch]:
+    """Yield the batches of a span of a table."""
+    collect = _collector(options)
+    yield from table_records(source, span, options.hf_config, options.hf_split, collect)

@@ -1,4 +1,4 @@
-"""Records of the shapes that chat datasets have, translated into conversations.
+"""Conversion of records, in the shapes that chat datasets have, into conversations.
 
 | shape | fields of a record |
 |---|---|
@@ -10,11 +10,11 @@
 
 Any may have `system` and `tools` (or `functions`). Beside a prompt in one of these shapes, `chosen`
 and `rejected` make pairs, `responses` or `completions` (with `rewards` or `scores`) groups; `label`
-makes labels. Turns spell their fields either way in every shape.
+makes labels. In every shape, turns may have the fields `role` and `content` or `from` and `value`.
 
-The names of the fields alone decide the shape, so records with the same fields are read in the same
-way, which is decided once. Plain turns and plain texts, which most records hold, take a microsecond
-or two; whole blocks of plain turns take less.
+The names of the fields alone decide the shape, once for all records with the same fields. Plain
+turns and plain texts, which most records hold, take a microsecond or two; whole blocks of plain
+turns take less.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .turns import (
     transcript_prompt,
 )
 
-__all__ = ["FIELDS", "SHAPES", "Layout", "Shaper", "form_of"]
+__all__ = ["FIELDS", "SHAPES", "RecordLayout", "Shaper", "form_of"]
 
 SHAPES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "messages": ("messages",),
@@ -61,26 +61,25 @@ _NEEDED: Mapping[Form, tuple[str, ...]] = {
     "pairs": ("chosen", "rejected"), "groups": ("responses",), "labels": ("label",), "chat": (),
 }  # fmt: skip
 _TURN_FIELDS = ("role", "content")
-"""Fields of turns."""
 FIELDS = (
     "messages", "conversations", "instruction", "input", "output", "instances", "history",
     "prompt", "completion", "chosen", "rejected", "label", "responses", "rewards", "system",
     "tools", *_TURN_FIELDS,
 )  # fmt: skip
-"""Our names of fields, for `--columns`."""
+"""The names of fields that `--columns` maps to those in the records."""
 _RECORD_FIELDS = frozenset(FIELDS).difference(_TURN_FIELDS)
 
 _MAX_LAYOUTS = 1024
-_MAX_NAMES = 4096  # characters in all
+_MAX_NAMES = 4096  # characters of all names of a layout that is cached
 _BETWEEN = "\n\n"  # between an instruction and its input
 _BESIDE = {"system", "tools", "history"}
 
 Record = dict[str, Any]
-Make = Callable[[Record], ChatRecord]
+Convert = Callable[[Record], ChatRecord]
 
 
 class Shaper:
-    """Maker of a `ChatRecord` from a record; one that cannot be used raises `BadLineError`.
+    """Converter of records into `ChatRecord`s; a record that cannot be used raises `BadLineError`.
 
     The arguments are those of `ChatReadOptions`.
     """
@@ -103,18 +102,16 @@ class Shaper:
             ours: path_of(theirs) for ours, theirs in own.items() if ours not in _TURN_FIELDS
         }
         self._answers = Answers(self._turns)
-        self.forms: set[Form] = set()
-        """The forms of the records so far, usable or not."""
-        self._makers: dict[tuple[str, ...], Make] = {}
+        self._converters: dict[tuple[str, ...], Convert] = {}
         self._of_plain_turns: dict[tuple[str, ...], str] = {}
 
     def knows(self, name: str) -> bool:
-        """Return whether a field of a record is read."""
+        """Return whether the field `name` of a record is read."""
         own = {step for path in self._columns.values() for step in (path[0], ".".join(path))}
         return name in own or _is_field(name)
 
     def records(self, found: list[Record]) -> tuple[list[ChatRecord], PlainTurns | None]:
-        """Return the result of `record` for each of `found`, and their turns if all are plain."""
+        """Return `found` converted, each as by `record`, and their turns if all are plain."""
         layouts = set(map(tuple, found))
         field = self._of_plain_turns.get(layouts.pop()) if len(layouts) == 1 else None
         if field is not None:
@@ -125,26 +122,26 @@ class Shaper:
         return list(map(self.record, found)), None
 
     def record(self, record: Record) -> ChatRecord:
-        """Return the conversations of `record`; they may share its lists and objects.
+        """Return the conversations of `record`, which may share its lists and objects.
 
-        Nothing in it is changed: its names are counted afterwards.
+        `record` is not modified: the names in it are counted afterwards.
         """
         if None in record.values():
             record = {name: value for name, value in record.items() if value is not None}
         if not self._columns:
-            return self._made(record)
+            return self._convert(record)
         try:
-            return self._made(self._by_our_names(record))
+            return self._convert(self._by_our_names(record))
         except BadLineError as bad:
             raise self._misnamed(record, bad) from None
 
-    def _made(self, record: Record) -> ChatRecord:
+    def _convert(self, record: Record) -> ChatRecord:
         names = tuple(record)
-        make = self._makers.get(names)
-        return make(record) if make else self._learn(names)(record)
+        convert = self._converters.get(names)
+        return convert(record) if convert else self._new_converter(names)(record)
 
     def _misnamed(self, record: Record, bad: BadLineError) -> BadLineError:
-        """Return `bad`, or the missing fields of `--columns` if no shape fits because of them."""
+        """Return `bad`, or an error on missing fields of `--columns` if no shape fits."""
         reason = bad.args[0]
         missing = [".".join(path) for path in self._columns.values() if not _has(record, path)]
         if reason != "unknown_shape" or not missing:
@@ -161,48 +158,47 @@ class Shaper:
                 value = None
             if value is not None:
                 found[ours] = value
-            elif ours != "system":  # is the name of a role too
+            elif ours != "system":  # "system" names a role too
                 found.pop(ours, None)
         return found
 
-    def _learn(self, names: tuple[str, ...]) -> Make:
-        """Return the reader of records with these fields, and keep it unless names are huge."""
-        if len(self._makers) >= _MAX_LAYOUTS:
-            self._makers.clear()
+    def _new_converter(self, names: tuple[str, ...]) -> Convert:
+        """Return the converter of records with these fields; cache it unless names are huge."""
+        if len(self._converters) >= _MAX_LAYOUTS:
+            self._converters.clear()
             self._of_plain_turns.clear()
         layout = _layout_of(names, self._form, self._shape)
-        self.forms.add(layout.form)
         bare = not self._system and not layout.fields.keys() & _BESIDE
-        make = self._maker(layout, bare)
+        convert = self._converter_of(layout, bare)
         if sum(map(len, names)) <= _MAX_NAMES:
-            self._makers[names] = make
+            self._converters[names] = convert
             if bare and not self._columns and (layout.form, layout.shape) == ("chat", "messages"):
                 self._of_plain_turns[names] = layout.fields["messages"]
-        return make
+        return convert
 
-    def _maker(self, layout: Layout, bare: bool) -> Make:
+    def _converter_of(self, layout: RecordLayout, bare: bool) -> Convert:
         if layout.form == "pairs":
             return partial(self._pair, layout)
         if layout.form == "groups":
             return partial(self._group, layout)
         if layout.form == "labels":
             return partial(self._labelled, layout)
-        make = partial(self._chat, layout)
+        convert = partial(self._chat, layout)
         if bare and layout.shape in ("prompt", "alpaca"):
-            return _plain_texts(layout, make)
-        return make
+            return _plain_texts(layout, convert)
+        return convert
 
     # Whole conversations
 
-    def _chat(self, layout: Layout, record: Record) -> ChatRecord:
-        return ChatRecord(conversations=[self._whole(layout, record)])
+    def _chat(self, layout: RecordLayout, record: Record) -> ChatRecord:
+        return ChatRecord(conversations=[self._conversation(layout, record)])
 
-    def _labelled(self, layout: Layout, record: Record) -> ChatRecord:
-        return labelled(self._whole(layout, record), record[layout.fields["label"]])
+    def _labelled(self, layout: RecordLayout, record: Record) -> ChatRecord:
+        return labelled(self._conversation(layout, record), record[layout.fields["label"]])
 
-    def _whole(self, layout: Layout, record: Record) -> Conversation:
+    def _conversation(self, layout: RecordLayout, record: Record) -> Conversation:
         """Return the conversation with the system turn and the tools of the record."""
-        messages, train, prompt = self._said(layout, record)
+        messages, train, prompt = self._turns_of(layout, record)
         whole = self._with_system(messages, layout, record)
         added = len(whole) - len(messages)
         return Conversation(
@@ -210,14 +206,14 @@ class Shaper:
             prompt=prompt + added if prompt else 0,
         )  # fmt: skip
 
-    def _said(self, layout: Layout, record: Record) -> tuple[list[Message], Train, int]:
-        """Return the turns, the training flag of each, and how many of them are given."""
+    def _turns_of(self, layout: RecordLayout, record: Record) -> tuple[list[Message], Train, int]:
+        """Return the turns, their training flags, and how many of the turns are the prompt."""
         fields = layout.fields
         if layout.shape in ("messages", "sharegpt"):
             name = fields["messages" if layout.shape == "messages" else "conversations"]
             return *self._turns.read(record[name], name), 0
         if layout.shape == "prompt":
-            asked = self._asked(record[fields["prompt"]], fields["prompt"])
+            asked = self._prompt_turns(record[fields["prompt"]], fields["prompt"])
             name, given = fields["completion"], len(asked)
         elif layout.shape == "alpaca":
             asked = _instruction(layout, record)
@@ -232,7 +228,7 @@ class Shaper:
         return asked + answer, shifted(train, len(asked)), given
 
     def _with_system(
-        self, messages: list[Message], layout: Layout, record: Record
+        self, messages: list[Message], layout: RecordLayout, record: Record
     ) -> list[Message]:
         said = record[layout.fields["system"]] if "system" in layout.fields else ""
         if not isinstance(said, str):
@@ -248,30 +244,32 @@ class Shaper:
 
     # Prompts with answers
 
-    def _pair(self, layout: Layout, record: Record) -> ChatRecord:
-        prompt, tools = self._given(layout, record)
+    def _pair(self, layout: RecordLayout, record: Record) -> ChatRecord:
+        prompt, tools = self._prompt_of(layout, record)
         chosen, rejected = (record[layout.fields[name]] for name in ("chosen", "rejected"))
         return self._answers.pair(prompt, chosen, rejected, tools)
 
-    def _group(self, layout: Layout, record: Record) -> ChatRecord:
-        prompt, tools = self._given(layout, record)
+    def _group(self, layout: RecordLayout, record: Record) -> ChatRecord:
+        prompt, tools = self._prompt_of(layout, record)
         rewards = record[layout.fields["rewards"]] if "rewards" in layout.fields else None
         return self._answers.group(prompt, record[layout.fields["responses"]], rewards, tools)
 
-    def _given(self, layout: Layout, record: Record) -> tuple[list[Message], list[Any] | None]:
-        """Return the turns before the answers of a record, perhaps none, and its tools."""
+    def _prompt_of(
+        self, layout: RecordLayout, record: Record
+    ) -> tuple[list[Message], list[Any] | None]:
+        """Return the turns before the answers of a record, possibly none, and its tools."""
         messages: list[Message] = []
         if layout.shape in ("alpaca", "instances"):
             messages = _instruction(layout, record)
         elif layout.shape is not None:
             ours = "conversations" if layout.shape == "sharegpt" else layout.shape
-            messages = self._asked(record[layout.fields[ours]], layout.fields[ours])
+            messages = self._prompt_turns(record[layout.fields[ours]], layout.fields[ours])
         if messages and messages[-1]["role"] == "assistant":
             raise BadLineError("roles", "the prompt ends with a turn of the assistant")
         return self._with_system(messages, layout, record), _tools(layout, record)
 
-    def _asked(self, value: Any, name: str) -> list[Message]:
-        """Return the turns of a prompt: a text of the user, or turns."""
+    def _prompt_turns(self, value: Any, name: str) -> list[Message]:
+        """Return the turns of a prompt: a text of the user, a transcript, or a list of turns."""
         if isinstance(value, str) and not value:
             raise BadLineError("empty", f"{name!r} is empty")
         if isinstance(value, str):
@@ -279,15 +277,15 @@ class Shaper:
         return self._turns.read([value] if isinstance(value, dict) else value, name)[0]
 
 
-def _plain_texts(layout: Layout, otherwise: Make) -> Make:
-    """Return the reader of records of texts alone: a question with its input, and the answer."""
+def _plain_texts(layout: RecordLayout, otherwise: Convert) -> Convert:
+    """Return a fast converter of records of plain texts; it passes others to `otherwise`."""
     fields = layout.fields
     asked = fields["prompt" if layout.shape == "prompt" else "instruction"]
     more = fields.get("input") if layout.shape == "alpaca" else None
     answered = fields["completion" if layout.shape == "prompt" else "output"]
     given = int(layout.shape == "prompt")
 
-    def make(record: Record) -> ChatRecord:
+    def convert(record: Record) -> ChatRecord:
         question, answer = record[asked], record[answered]
         if type(question) is not str or type(answer) is not str or not question or not answer:
             return otherwise(record)
@@ -303,11 +301,11 @@ def _plain_texts(layout: Layout, otherwise: Make) -> Make:
         ]
         return ChatRecord(conversations=[Conversation(messages=messages, prompt=given)])
 
-    return make
+    return convert
 
 
-def _instruction(layout: Layout, record: Record) -> list[Message]:
-    """Return the turns of `history`, then the instruction with its input below it."""
+def _instruction(layout: RecordLayout, record: Record) -> list[Message]:
+    """Return the turns of `history`, and one of the instruction followed by its input."""
     names = [layout.fields.get(ours, ours) for ours in ("instruction", "input")]
     parts = [record[name] for name in names if name in record]
     for part in parts:
@@ -321,7 +319,7 @@ def _instruction(layout: Layout, record: Record) -> list[Message]:
 
 
 def _instance(value: Any) -> Record:
-    """Return the one object in `instances`."""
+    """Return the object in `instances`; raise `BadLineError` unless there is exactly one."""
     if not isinstance(value, list) or len(value) != 1 or not isinstance(value[0], dict):
         count = len(value) if isinstance(value, list) else f"a JSON {kind_of(value)}"
         raise BadLineError("several_instances", f"'instances' holds {count}, not one object")
@@ -331,7 +329,7 @@ def _instance(value: Any) -> Record:
 
 
 def _history(value: Any) -> list[Message]:
-    """Return the earlier turns in a list of pairs of question and answer."""
+    """Return the turns in `history`, a list of pairs of question and answer."""
     messages: list[Message] = []
     for pair in value if isinstance(value, list) else [None]:
         if not isinstance(pair, list) or list(map(type, pair)) != [str, str] or not all(pair):
@@ -348,16 +346,16 @@ def _has(record: Record, path: tuple[str, ...]) -> bool:
         return False
 
 
-def _tools(layout: Layout, record: Record) -> list[Any] | None:
+def _tools(layout: RecordLayout, record: Record) -> list[Any] | None:
     return tools_of(record[layout.fields["tools"]]) if "tools" in layout.fields else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
+class RecordLayout:
     """Form, shape and field names of records with the same fields.
 
-    `shape` is of the whole conversation or, in pairs and groups, of the prompt (None: there is
-    none, or the answers hold it). `fields` gives for our name of a field that of the record.
+    `shape` is that of the conversation or, in pairs and groups, of the prompt (None: there is no
+    prompt, or the answers begin with it). `fields` maps a name of `FIELDS` to that in the records.
     """
 
     form: Form
@@ -366,7 +364,7 @@ class Layout:
 
 
 def form_of(fields: Iterable[str]) -> Form:
-    """Return the form of a record with such `fields`, if none is asked for.
+    """Return the form that is recognized by the names of the `fields` of a record.
 
     >>> form_of(["prompt", "chosen", "rejected"])
     'pairs'
@@ -376,7 +374,7 @@ def form_of(fields: Iterable[str]) -> Form:
 
 
 def _is_field(name: str) -> bool:
-    """Return whether a field of a record with this name is read.
+    """Return whether records have a known field of this name, or another name of one.
 
     >>> _is_field("completions"), _is_field("url")
     (True, False)
@@ -384,10 +382,10 @@ def _is_field(name: str) -> bool:
     return _ALIASES.get(name, name) in _RECORD_FIELDS
 
 
-def _layout_of(names: tuple[str, ...], form: Form | None, shape: str | None) -> Layout:
-    """Return the layout of records with the fields `names`; None: any form, any shape.
+def _layout_of(names: tuple[str, ...], form: Form | None, shape: str | None) -> RecordLayout:
+    """Return the layout of records with the fields `names`; a `form` or `shape` of None is any.
 
-    Raise `BadLineError` for a record in no known shape.
+    Raise `BadLineError` for records in no known shape.
     """
     fields = {_ALIASES[name]: name for name in names if name in _ALIASES}
     fields |= {name: name for name in names if name not in _ALIASES}
@@ -398,16 +396,16 @@ def _layout_of(names: tuple[str, ...], form: Form | None, shape: str | None) -> 
     if form in ("pairs", "groups"):
         prompts = _PROMPTS if shape is None else {shape: _PROMPTS[shape]}
         found = next((one for one, field in prompts.items() if field in fields), None)
-        return Layout(form=form, shape=found, fields=fields)
+        return RecordLayout(form=form, shape=found, fields=fields)
     shapes = SHAPES if shape is None else {shape: SHAPES[shape]}
     found = next((one for one, needed in shapes.items() if fields.keys() >= set(needed)), None)
     if found is None:
         raise _unknown(f"not in the shape {shape!r}" if shape else "in no known shape", names)
-    return Layout(form=form, shape=found, fields=fields)
+    return RecordLayout(form=form, shape=found, fields=fields)
 
 
 def _unknown(problem: str, names: Iterable[str]) -> BadLineError:
-    """Return the error for a record in no known shape, with its fields and those of shapes."""
+    """Return the error for a record in no known shape; it lists the known shapes."""
     known = "; ".join(f"{shape}: {' + '.join(needed)}" for shape, needed in SHAPES.items())
     seen = ", ".join(map(repr, names))[:200] or "nothing"
     return BadLineError("unknown_shape", f"{problem}; seen: {seen}; known: {known}")

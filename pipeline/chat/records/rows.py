@@ -1,8 +1,8 @@
 """Chat records from tables: Parquet files, and Hugging Face datasets on disk or on the hub.
 
-Only the columns of known fields are read, and at most 8 MiB of them become Python objects at a
-time, or one row. A null field of a struct counts as absent, since Arrow gives every row the fields
-of all. The place of a record is the number of its row.
+Only the columns of known fields are read. At most 8 MiB of them, or one row, become Python objects
+at a time. A null field of a struct counts as absent, since Arrow gives every row the fields of all
+rows. The place of a record is the number of its row.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def table_records(
     limits = BatchLimits(rows=_ROWS, bytes=TEXT_BYTES, for_text=_rows_with)
     with open_table(source, config, split) as table:
         names = table.schema.names
-        wanted = collect.wanted(names)
-        if not wanted:
+        read_fields = collect.read_fields(names)
+        if not read_fields:
             raise input_error(
                 f"no column is known; there are {', '.join(map(repr, names[:30]))}", source.name,
                 "Say with --columns what they are, as in messages=dialog.", "E_FIELD",
@@ -44,13 +44,13 @@ def table_records(
         def convert(rows: Any, first_row: int, first_record: int) -> Iterator[ChatBatch]:
             return _batches(rows, first_row, first_record, collect, table.decoding)
 
-        yield from portions(table, span, table.batches(span, wanted, limits), convert)
+        yield from portions(table, span, table.batches(span, read_fields, limits), convert)
 
 
 def _rows_with(longest: int) -> int:
-    """Return how many rows to decode together where a text has `longest` bytes.
+    """Return how many rows to decode together if their longest text has `longest` bytes.
 
-    A row may hold the text many times.
+    With long texts it is one row, since a row may hold a text many times.
     """
     return 1 if longest > _LONG_TEXT else TEXT_BYTES // longest
 
@@ -62,7 +62,7 @@ def _batches(
     collect: Collector,
     within: Callable[[], AbstractContextManager[None]],
 ) -> Iterator[ChatBatch]:
-    """Yield the records of Arrow rows, which become objects within `within()`."""
+    """Yield the records of Arrow rows; they are decoded in the context `within()`."""
     for part in each_decoded(_parts(rows), within):
         batch = collect.batch()
         size = part.nbytes // max(1, part.num_rows)
@@ -80,7 +80,7 @@ def _batches(
 
 
 def _parts(rows: Any) -> Iterator[Any]:
-    """Yield `rows` in parts of at most `TEXT_BYTES`, or of one row."""
+    """Yield `rows` in parts of at most `TEXT_BYTES` or of one row."""
     if rows.num_rows <= 1 or rows.nbytes <= TEXT_BYTES:
         if rows.num_rows:
             yield rows
@@ -91,7 +91,7 @@ def _parts(rows: Any) -> Iterator[Any]:
 
 
 def _values(rows: Any, size: int) -> list[Any]:
-    """Return each of `rows` as an object without nulls, or its fault."""
+    """Return each of `rows` as a dict without nulls, or as the error for it."""
     if rows.num_rows == 1 and size > MAX_RECORD_BYTES:
         problem = f"a row of {size} bytes, over the limit of {MAX_RECORD_BYTES}"
         return [BadLineError("too_long", problem)]

@@ -1,9 +1,9 @@
-"""Tools and their calls in the form that chat templates are written for.
+"""Conversion of tools and tool calls to the form that chat templates expect.
 
-Datasets hold them as OpenAI's API gives them (arguments as JSON in a string), as ShareGPT has them
-(the whole call as JSON in a string), or as content blocks. Templates see
-``{"type": "function", "function": {"name": ..., "arguments": {...}}}``: arguments are an object,
-because templates write them with `tojson`, which would quote a string once more.
+Datasets hold calls as in OpenAI's API (arguments as JSON in a string), as in ShareGPT (the whole
+call as JSON in a string), or as content blocks. Templates expect
+``{"type": "function", "function": {"name": ..., "arguments": {...}}}``. The arguments are an
+object, because templates write them with `tojson`, which would quote a string once more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FUNCTION = "function"
 
 
 def tool_calls(value: Any, where: str) -> list[dict[str, Any]]:
-    """Return the calls in the field `tool_calls` of the message `where`.
+    """Return the calls in `value`, the field `tool_calls` of the message `where`.
 
     >>> tool_calls([{"id": "c1", "function": {"name": "add", "arguments": '{"a": 1}'}}], "turn 2")
     [{'id': 'c1', 'type': 'function', 'function': {'name': 'add', 'arguments': {'a': 1}}}]
@@ -31,7 +31,7 @@ def tool_calls(value: Any, where: str) -> list[dict[str, Any]]:
 
 
 def spelled_calls(text: Any, where: str) -> list[dict[str, Any]]:
-    """Return the calls in `text`: JSON of one or of several.
+    """Return the calls in `text`, which is JSON of one call or of a list of calls.
 
     >>> spelled_calls('{"name": "add", "arguments": {"a": 1}}', "turn 2")
     [{'type': 'function', 'function': {'name': 'add', 'arguments': {'a': 1}}}]
@@ -44,7 +44,7 @@ def spelled_calls(text: Any, where: str) -> list[dict[str, Any]]:
 
 
 def one_call(call: Any, where: str) -> dict[str, Any]:
-    """Return `call` in the form that templates know; `id` and other fields are kept."""
+    """Return `call` in the form that templates expect; `id` and other fields are kept."""
     if not isinstance(call, dict):
         raise _bad(f"a tool call of {where} is a JSON {kind_of(call)}, not an object")
     inner = call.get(_FUNCTION, call)
@@ -76,9 +76,9 @@ def _arguments(function: dict[str, Any], name: str, where: str) -> dict[str, Any
 
 
 def tools_of(value: Any) -> list[Any] | None:
-    """Return the tools that a record describes in a list, or in JSON of one; None: no tools.
+    """Return the tools in `value`, which is a list or JSON of one; None if there are no tools.
 
-    A function that is not wrapped in a tool is wrapped as templates know it.
+    A bare function is wrapped in a tool, as templates expect.
 
     >>> tools_of('[{"name": "add", "parameters": {}}]')
     [{'type': 'function', 'function': {'name': 'add', 'parameters': {}}}]

@@ -1,15 +1,15 @@
-"""Turns as records spell them, translated into messages as chat templates expect them.
+"""Translation of turns, as records spell them, into messages, as chat templates expect them.
 
-Most records are what templates expect already: such lists are passed on unchanged, at about a tenth
-of a microsecond a message. The rest is translated: names of roles and fields, content blocks, tool
+Most records already are as templates expect: such lists are returned unchanged, in about a tenth of
+a microsecond per message. Others are translated: names of roles and fields, content blocks, tool
 calls, weights.
 
-Content blocks in an order that one turn can say (reasoning, text, calls) become the fields
-that templates know. Any other order is refused, because the text of the turn would come out in an
-order that the record does not have; so is anything but text.
+Content blocks in the order in which templates render a turn (reasoning, text, calls) become the
+fields of a message. Any other order is refused, because the rendering would have another order than
+the record. Blocks of anything but text are refused, too.
 
-A conversation may also be one text, as in Anthropic's hh-rlhf: each turn begins with an empty line
-and "Human:" or "Assistant:". A text that does not begin so is an ordinary text.
+A conversation may also be a transcript in one text, as in Anthropic's hh-rlhf: each turn begins
+with an empty line and "Human:" or "Assistant:". Any other text is an ordinary text.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Message = dict[str, Any]
 Train = list[bool | None] | None
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-"""The roles that messages have in the end."""
+"""Roles of messages after translation."""
 _CALL = "tool call"
 ROLE_NAMES: Mapping[str, str] = MappingProxyType({
     **{role: role for role in ROLES},
@@ -53,7 +53,7 @@ ROLE_NAMES: Mapping[str, str] = MappingProxyType({
     "tool_response": "tool", "tool_result": "tool",
     "function_call": _CALL, "tool_call": _CALL,
 })  # fmt: skip
-"""Roles by their names in records; calls are turns of the assistant."""
+"""Roles by their names in records; "tool call" stands for a turn of the assistant with calls."""
 
 _PLAIN = frozenset(("system", "user", "assistant"))
 _SPOKEN = frozenset(("system", "developer", "user", "assistant"))
@@ -87,7 +87,7 @@ def shifted(train: Train, count: int) -> Train:
 class Turns:
     """Reader of lists of turns; `roles` adds names of roles to `ROLE_NAMES`.
 
-    `role` and `content` are the fields that hold these, tried in order.
+    `role` and `content` are the names of the fields that hold these, tried in order.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Turns:
         self._taken = {*role, *content, *_WEIGHTS, "tool_calls", "function_call"}
 
     def read(self, value: Any, name: str) -> tuple[list[Message], Train]:
-        """Return the messages in the field `name`, and the training flag of each."""
+        """Return the messages in `value`, the field `name`, and the training flag of each."""
         if self._as_is and type(value) is list and value:
             try:
                 for turn in value:
@@ -125,7 +125,7 @@ class Turns:
         return (found, None) if found else self._translated(value, name)
 
     def _renamed(self, value: Any) -> list[Message] | None:
-        """Return turns that hold two fields under other names; None for all others."""
+        """Return the messages of turns with just the other two names of fields, else None."""
         role, content, roles = self._role[-1], self._content[-1], self._spoken
         try:
             found = [{"role": roles[turn[role]], "content": turn[content]} for turn in value]
@@ -137,7 +137,7 @@ class Turns:
         return found if plain else None
 
     def plain_turns(self, lists: list[Any]) -> PlainTurns | None:
-        """Return all turns if `read` would not change any of `lists`, at a tenth of its cost."""
+        """Return all turns if `read` would not change any of `lists`, in a tenth of its time."""
         try:
             turns = list(chain.from_iterable(lists))
             roles, contents = list(map(_ROLE, turns)), list(map(_CONTENT, turns))
@@ -187,14 +187,14 @@ class Turns:
         return self._any_turn(turn, role, where), _weight(turn, where)
 
     def _any_turn(self, turn: Message, role: str, where: str) -> list[Message]:
-        """Return the messages of any turn: the results of tools that it holds, and itself."""
+        """Return the messages of any turn: the tool results that it holds, then the turn itself."""
         content = _first(turn, self._content)
-        said = _said(content, role, where)
+        said = _content_parts(content, role, where)
         if turn.get("tool_calls") is not None:
             said.calls += tool_calls(turn["tool_calls"], where)
         if turn.get("function_call") is not None:
             said.calls += spelled_calls(turn["function_call"], where)
-        # What is null stays so where calls take its place: templates ask for that.
+        # The content of a turn with calls may stay null, which templates test for.
         text = said.text if content is not None or not said.calls else None
         role = "assistant" if role == _CALL else role
         message: Message = {"role": role, "content": text}
@@ -209,7 +209,7 @@ class Turns:
             if role != "assistant":
                 raise BadLineError("bad_tool_call", f"{where} is of the role {role!r}, and calls")
             message["tool_calls"] = said.calls
-        return _parts(message, said, where)
+        return _with_results(message, said, where)
 
     def _role_of(self, turn: Message, where: str) -> str:
         name = _first(turn, self._role)
@@ -229,7 +229,7 @@ class Turns:
 
 
 def _in_order(roles: list[str], lists: list[Any]) -> bool:
-    """Return whether results of tools follow the assistant, or other results, in each list."""
+    """Return whether each tool result follows the assistant or another result in its list."""
     starts = set(accumulate(map(len, lists), initial=0))
     places = [at for at, role in enumerate(roles) if role == "tool"]
     return all(at not in starts and roles[at - 1] in ("assistant", "tool") for at in places)
@@ -244,7 +244,7 @@ def _first(turn: Message, names: tuple[str, ...]) -> Any:
 
 
 def _listed(value: Any, name: str) -> list[Any]:
-    """Return the turns of a field: a list, JSON of one, or an object of columns."""
+    """Return the turns in `value`: a list, JSON of one, or an object of columns."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = value_of(value)
@@ -273,7 +273,7 @@ def _rows(columns: dict[str, Any]) -> Any:
     ]
 
 
-def _said(content: Any, role: str, where: str) -> _Content:
+def _content_parts(content: Any, role: str, where: str) -> _Content:
     if role == _CALL:
         return _Content(calls=spelled_calls(content, where))
     if isinstance(content, str):
@@ -285,8 +285,8 @@ def _said(content: Any, role: str, where: str) -> _Content:
     raise BadLineError("bad_content", f"the content of {where} is a JSON {kind_of(content)}")
 
 
-def _parts(message: Message, said: _Content, where: str) -> list[Message]:
-    """Return `message` behind the results of tools that it brings, unless it is empty."""
+def _with_results(message: Message, said: _Content, where: str) -> list[Message]:
+    """Return the tool results of a turn, then `message` unless it is empty."""
     empty = not (message["content"] or said.calls or message.get("reasoning_content"))
     if said.results:
         return said.results if empty else [*said.results, message]
@@ -317,7 +317,7 @@ def _weight(turn: Message, where: str) -> bool | None:
 
 @dataclass(kw_only=True, slots=True)
 class _Content:
-    """The parts of a message; `results` are messages of tools that it holds."""
+    """The parts of a message; `results` are the messages made of tool results in it."""
 
     text: str = ""
     reasoning: str = ""
@@ -402,7 +402,7 @@ def _block_value(block: dict[str, Any], where: str) -> Any:
 
 
 def _block_calls(block: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    """Return the calls in a block: as an object of its own, or as JSON in its value."""
+    """Return the calls in a block, whose fields are those of a call, or whose value is JSON."""
     if block.get("input") is not None:  # as Anthropic's API has it
         call = {"name": block.get("name"), "arguments": block["input"], "id": block.get("id")}
         return [one_call(call, where)]

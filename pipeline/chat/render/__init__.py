@@ -1,1 +1,1 @@
-"""Rendering of conversations, one by one, and the spans of the text that are trained on."""
+"""Reference rendering of single conversations, and the spans of the text that are trained on."""

@@ -1,15 +1,15 @@
-"""Places of messages in a rendering, found by rendering growing prefixes of the conversation.
+"""Spans of messages in a rendering, found by rendering growing prefixes of the conversation.
 
-The span of message i lies between the rendering of the messages before it (for the assistant with
-the generation prompt, which a model is given and does not say) and the rendering up to and with it.
-Each must be a prefix of the next and of the whole: then the pieces joined give the whole, and the
-span is proved. This takes two renderings for a message.
+The span of a message begins where the rendering of the messages before it ends; for a message of
+the assistant, that rendering includes the generation prompt, which a model is given. The span ends
+where the rendering up to and including the message ends. Both renderings must be prefixes of the
+rendering of the whole conversation, which proves the span. This takes two renderings for a message.
 
-A template may render the text before a message otherwise once others follow: Mistral's prints tools
-before the last question, wherever that is. Then the words of the message before are marked instead
-of counting from the start: the same text and the whole answer must follow the mark in the whole
-conversation, where the answer is asked for, and where it is the last. Otherwise the record is
-refused.
+A template may change the text before a message when others follow it: Mistral's prints tools before
+the last question, wherever that is. Then a mark is put into the words of the message before the
+answer. The text behind the mark must be the same in three renderings: of the messages before the
+answer with the generation prompt, of those up to the answer, and of the whole conversation, each
+continuing the one before. Otherwise the record is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from ..template.compiled import LIMITS, RenderError
 
-__all__ = ["Prefixes", "Render", "trimmed"]
+__all__ = ["Prefixes", "Render", "trimmed_length"]
 
 _PROBE = "\ufdd2said\ufdd2"
 _MARK = "\ufdd3"
@@ -28,7 +28,7 @@ Render = Callable[..., str]  # render(messages, prompt=False)
 
 
 class Prefixes:
-    """The places of the messages of one conversation in its rendering `text`; each is a span."""
+    """Finder of the spans of the messages of one conversation in its rendering `text`."""
 
     def __init__(
         self, render: Render, messages: Sequence[Mapping[str, Any]], text: str,
@@ -39,29 +39,31 @@ class Prefixes:
         self._text = text
         self._special_tokens = special_tokens
 
-    def start(self, index: int) -> int:
-        """Return the position at which the words of message `index` begin."""
+    def words_start(self, index: int) -> int:
+        """Return the position in the rendering at which the words of message `index` begin."""
         before = self._before(index)
         if not self._text.startswith(before):
             raise _unmaskable(index, "the template renders the messages before it otherwise")
         return len(before)
 
-    def said(self, index: int) -> tuple[int, int]:
-        """Return the span of the words of message `index`, up to the last special token.
+    def words_span(self, index: int) -> tuple[int, int]:
+        """Return the span of the words of message `index`.
 
-        The span of an assistant message holds what a model is to say, of others all that they add.
+        For a message of the assistant, that is what a model generates after the generation prompt;
+        for others, all text that they add. White space after a special token at its end is not
+        part of it.
         """
         try:
             start, end = self._span(index, self._before(index))
         except RenderError as error:
-            found = None if error.reason in LIMITS else self._behind_words(index)
+            found = None if error.reason in LIMITS else self._span_behind_mark(index)
             if found is None:
                 raise
             start, end = found
-        return start, start + trimmed(self._text[start:end], self._special_tokens)
+        return start, start + trimmed_length(self._text[start:end], self._special_tokens)
 
-    def added(self, index: int) -> tuple[int, int]:
-        """Return the span of all that message `index` adds, to its last character."""
+    def added_span(self, index: int) -> tuple[int, int]:
+        """Return the span of all text that message `index` adds, without a generation prompt."""
         return self._span(index, self._prefix(index, prompt=False))
 
     def _span(self, index: int, before: str) -> tuple[int, int]:
@@ -76,11 +78,11 @@ class Prefixes:
         return len(before), len(after)
 
     def _before(self, index: int) -> str:
-        """Return the text before the words of message `index`, with the generation prompt.
+        """Return the text before the words of message `index`.
 
-        A generation prompt may hold more than histories do, such as the beginning of a thought:
-        then only their common part was not said by the assistant. A probe message finds it, as it
-        depends on the template and not on the words.
+        For a message of the assistant it ends with the generation prompt. That may hold text which
+        the template does not write before past answers, such as the opening of a thought: then it
+        ends where both agree, which a probe message shows.
         """
         if self._messages[index].get("role") != "assistant":
             return self._prefix(index, prompt=False)
@@ -90,10 +92,10 @@ class Prefixes:
             raise _unmaskable(index, "the template has no generation prompt")
         return before
 
-    def _behind_words(self, index: int) -> tuple[int, int] | None:
-        """Return the span of the words of assistant message `index`, or None if there is no proof.
+    def _span_behind_mark(self, index: int) -> tuple[int, int] | None:
+        """Return the span of the words of assistant message `index`; None if there is no proof.
 
-        It is found behind the words of the message before it, wherever these stand in the text.
+        It is found behind a mark in the message before it; see the module's docstring.
         """
         messages = self._messages
         marked = _marked(messages[index - 1]) if index else None
@@ -102,14 +104,16 @@ class Prefixes:
             return None
         given = [*messages[: index - 1], marked]
         try:
-            last, _ = self._cut(messages[: index + 1], [*messages[:index], answer])
-            own, _ = self._cut(messages, [*messages[:index], answer, *messages[index + 1 :]])
-            _, prompt = self._cut(messages[:index], given, prompt=True)
-            _, bare = self._cut(messages[:index], given)
-            at_last, after = self._cut(messages[: index + 1], [*given, messages[index]])
-            at, rest = self._cut(messages, [*given, *messages[index:]])
+            last, _ = self._split_at_mark(messages[: index + 1], [*messages[:index], answer])
+            own, _ = self._split_at_mark(
+                messages, [*messages[:index], answer, *messages[index + 1 :]]
+            )
+            _, prompt = self._split_at_mark(messages[:index], given, prompt=True)
+            _, bare = self._split_at_mark(messages[:index], given)
+            at_last, after = self._split_at_mark(messages[: index + 1], [*given, messages[index]])
+            at, rest = self._split_at_mark(messages, [*given, *messages[index:]])
             probe = {"role": "assistant", "content": _PROBE}
-            _, head = self._cut([*messages[:index], probe], [*given, probe])
+            _, head = self._split_at_mark([*messages[:index], probe], [*given, probe])
         except ValueError:
             return None
         words, found, _ = head.partition(_PROBE)
@@ -121,14 +125,14 @@ class Prefixes:
             return None  # its words are somewhere else
         return spans[1]
 
-    def _cut(
+    def _split_at_mark(
         self, messages: Sequence[Mapping[str, Any]], marked: Sequence[Mapping[str, Any]], *,
         prompt: bool = False,
     ) -> tuple[int, str]:  # fmt: skip
-        """Return the place of the mark in the rendering of `messages`, and the text behind it.
+        """Return the position of the mark in the rendering of `messages`, and the text behind it.
 
-        The mark is in `marked`, which else equals `messages`. Raise `ValueError` unless it stands
-        in the rendering once and changes nothing else.
+        `marked` are the same messages with a mark in one of them. Raise `ValueError` unless their
+        rendering is that of `messages` but for one mark.
         """
         try:
             text = self._render(messages, prompt=prompt)
@@ -142,7 +146,7 @@ class Prefixes:
         return len(before), behind
 
     def _head(self, index: int) -> str | None:
-        """Return the text before the words of an answer in the place of message `index`."""
+        """Return the text before a probe answer in place of message `index`; None if it is lost."""
         probe = {"role": "assistant", "content": _PROBE}
         try:
             after = self._render([*self._messages[:index], probe])
@@ -167,10 +171,10 @@ class Prefixes:
 
 
 def _common(prompt: str, head: str | None, bare: str) -> str | None:
-    """Return the text that a model is given before it answers; None if that cannot be told.
+    """Return the text before an answer; None if it cannot be found.
 
-    `prompt` ends with the generation prompt, `bare` before it, and `head` where the words of an
-    answer begin.
+    `bare` is the rendering of the messages before the answer, `prompt` the same with the generation
+    prompt, and `head` the text before the words of a probe answer, if known.
     """
     if head is not None and prompt.startswith(head):
         return head
@@ -179,7 +183,7 @@ def _common(prompt: str, head: str | None, bare: str) -> str | None:
 
 
 def _marked(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return `message` with a mark in its words; None if it has none that can be marked."""
+    """Return `message` with a mark in its content or first call; None if neither can hold it."""
     content, calls = message.get("content"), message.get("tool_calls")
     if calls:
         name = calls[0]["function"]["name"]
@@ -193,11 +197,13 @@ def _marked(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return {**message, "content": content[:at] + _MARK + content[at:]}
 
 
-def trimmed(said: str, special_tokens: tuple[str, ...]) -> int:
-    """Return the length of `said` without white space after a special token at its end.
+def trimmed_length(said: str, special_tokens: tuple[str, ...]) -> int:
+    """Return the length of `said` without the white space after a special token at its end.
 
-    >>> trimmed("Yes.<|im_end|>\\n", ("<|im_end|>",)), trimmed("Yes.\\n", ("<|im_end|>",))
-    (14, 5)
+    >>> trimmed_length("Yes.<|im_end|>\\n", ("<|im_end|>",))
+    14
+    >>> trimmed_length("Yes.\\n", ("<|im_end|>",))
+    5
     """
     bare = said.rstrip()
     if len(bare) < len(said) and special_tokens and bare.endswith(special_tokens):

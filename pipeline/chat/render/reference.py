@@ -1,8 +1,8 @@
-"""The reference renderer: each conversation by the template itself, with proved spans.
+"""Reference renderer, which runs the template on each conversation and proves the spans.
 
-The specializing renderer must agree with it. The whole conversation is rendered, then its prefixes
-or, where the template has generation markers, once more with marks. A conversation of two messages
-costs 50 to 150 us.
+Specializations must give the same results. The whole conversation is rendered, then its prefixes
+or, if the template has generation markers, once more with marks. A conversation of two messages
+takes 50 to 150 us.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any, NamedTuple
 
 from ..records.conversation import Conversation
 from ..template.compiled import CompiledTemplate, RenderError
-from .spans import Session, Span, TrainOn, find_spans, marks_for, wanted
+from .spans import Session, Span, TrainOn, find_spans, marks_for, messages_to_train
 from .special_spelling import Spelling, texts_in
 
 __all__ = ["CutError", "ReferenceRenderer", "Rendered", "with_thinking"]
 
 
 class CutError(RenderError):
-    """A special token spelled by a record that cannot be followed through the template."""
+    """A record that spells a special token which the template takes apart."""
 
 
 class Rendered(NamedTuple):
-    """The text of one conversation with spans of its characters, in order and disjoint.
+    """The text of one conversation, and spans of its characters, in order and disjoint.
 
-    The `spans` are trained on; none is empty. In those of `literal` the record itself spells a
+    `spans` are trained on; none is empty. In each span of `literal` the record itself spells a
     special token, which must stay text.
     """
 
@@ -53,14 +53,14 @@ class ReferenceRenderer:
         return self._template.has_markers
 
     def text(self, conversation: Conversation) -> str:
-        """Return the text alone; raise `RenderError` if there is none."""
+        """Return the text without spans; raise `RenderError` if the template fails."""
         session = self._session(with_thinking(conversation))
         return session.render(session.messages)
 
     def render(self, conversation: Conversation) -> Rendered:
-        """Return text and spans; raise `RenderError` where the template or a proof fails."""
+        """Return text and spans; raise `RenderError` if the template or a proof fails."""
         conversation = with_thinking(conversation)
-        chosen = wanted(conversation, self._train_on)
+        chosen = messages_to_train(conversation, self._train_on)
         self._check_roles(conversation)
         session = self._session(conversation)
         text = session.render(session.messages)
@@ -80,7 +80,7 @@ class ReferenceRenderer:
         return Session(self._template, messages, tools, sum(map(len, texts)))
 
     def _check_roles(self, conversation: Conversation) -> None:
-        """Refuse a role that spells a special token: templates look at roles, so no mark fits."""
+        """Refuse a role that spells a special token: templates compare roles, so none is marked."""
         for at, message in enumerate(conversation.messages):
             role = message.get("role")
             if isinstance(role, str) and self._spelling.spans(role):
@@ -104,9 +104,9 @@ class ReferenceRenderer:
 
 
 def with_thinking(conversation: Conversation) -> Conversation:
-    """Return `conversation` with reasoning under both names that templates know.
+    """Return `conversation` with each `reasoning_content` repeated as `thinking`.
 
-    Transformers does the same.
+    Templates read either field; transformers repeats it in the same way.
     """
     for message in conversation.messages:
         if "reasoning_content" in message:

@@ -11,20 +11,28 @@ from ..template.compiled import CompiledTemplate, RenderError
 from ..template.generation import unmark, unused
 from .prefixes import Prefixes
 
-__all__ = ["MAX_RENDERED", "Session", "Span", "TrainOn", "find_spans", "marks_for", "wanted"]
+__all__ = [
+    "MAX_RENDERED",
+    "Session",
+    "Span",
+    "TrainOn",
+    "find_spans",
+    "marks_for",
+    "messages_to_train",
+]
 
 Span = tuple[int, int]
 TrainOn = Literal["all", "assistant", "last"]
 
 MAX_RENDERED = 1_000_000
-"""Limit of messages in all renderings of one conversation: growing prefixes of 1,000 messages hold
-750,000 of them and take seconds."""
+"""Largest number of messages in all renderings of one conversation together. The prefixes of 1,000
+messages hold 750,000 and take seconds."""
 
 
 class Session:
     """The renderings of one conversation: whole, in part and with marks.
 
-    `characters` is the approximate size of `messages` and `tools`, which limits counted steps.
+    `characters` is the approximate size of `messages` and `tools`; see `CompiledTemplate.render`.
     """
 
     def __init__(
@@ -38,7 +46,7 @@ class Session:
         self._rendered = 0
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool = False) -> str:
-        """Return the text of `messages` with the tools of this conversation."""
+        """Return the rendering of `messages` with the tools of this conversation."""
         self._rendered += len(messages)
         if self._rendered > MAX_RENDERED:
             raise RenderError(
@@ -50,11 +58,11 @@ class Session:
         return self.template.render(messages, self.tools, prompt=prompt, characters=self.characters)
 
     def prefixes(self, text: str, special_tokens: tuple[str, ...]) -> Prefixes:
-        """Return the places of the messages in their rendering `text`."""
+        """Return the finder of the messages' spans in their rendering `text`."""
         return Prefixes(self.render, self.messages, text, special_tokens)
 
     def marked_spans(self, count: int, text: str) -> list[Span]:
-        """Return the spans that the template marks in `text`, the first `count` messages."""
+        """Return the spans that the template marks in `text`, which renders `count` messages."""
         marks = marks_for(text)
         marked = self.template.render(
             self.messages[:count], self.tools, marks=marks, characters=self.characters
@@ -68,9 +76,9 @@ class Session:
         return spans
 
     def first_spans(self, marked: Sequence[Span], count: int) -> list[Span]:
-        """Return the marked spans of the first `count` messages alone.
+        """Return the spans that the template marks if it renders the first `count` messages alone.
 
-        Raise `RenderError` unless they are the first of `marked`, the spans of all messages.
+        Raise `RenderError` unless they are the first of `marked`, those in all messages.
         """
         if count == len(self.messages):
             return list(marked)
@@ -83,18 +91,18 @@ class Session:
 
 
 def marks_for(text: str) -> str:
-    """Return two characters that `text` does not hold."""
+    """Return two noncharacters that `text` does not hold, to mark spans with."""
     try:
         return unused(text, 2)
     except ValueError as error:
         raise RenderError("template", str(error)) from error
 
 
-def wanted(conversation: Conversation, train_on: TrainOn) -> list[int]:
-    """Return the messages to train on, in order; given messages are never among them.
+def messages_to_train(conversation: Conversation, train_on: TrainOn) -> list[int]:
+    """Return the indexes of the messages to train on, in order; none is part of the prompt.
 
-    A flag of the record for a message overrides `train_on`. Raise `RenderError` ("no_assistant")
-    if there are none.
+    The record's flag for a message overrides `train_on`. Raise `RenderError` ("no_assistant") if
+    there are none.
     """
     messages = conversation.messages
     flags = conversation.train or [None] * len(messages)
@@ -125,26 +133,26 @@ def find_spans(
 ) -> list[Span]:  # fmt: skip
     """Return the spans of the messages `chosen` in the rendering `text`.
 
-    Raise `RenderError` where a proof fails.
+    Raise `RenderError` if one of them cannot be proved.
     """
     prefixes = session.prefixes(text, special_tokens)
     if train_on == "all":
         return _everything(conversation, prefixes, chosen, len(text))
     if not session.template.has_markers:
-        return _disjoint([prefixes.said(at) for at in chosen])
+        return _disjoint([prefixes.words_span(at) for at in chosen])
     return _by_markers(session, text, conversation, prefixes, chosen)
 
 
 def _everything(
     conversation: Conversation, prefixes: Prefixes, chosen: Sequence[int], length: int
 ) -> list[Span]:
-    """Return the whole text without the messages that are given or not `chosen`."""
+    """Return spans of all text but that of the prompt and of messages that are not `chosen`."""
     first = conversation.prompt
-    start = prefixes.start(first) if first else 0
+    start = prefixes.words_start(first) if first else 0
     left_out = [at for at in range(first, len(conversation.messages)) if at not in chosen]
     spans: list[Span] = []
     for at in left_out:
-        begin, end = prefixes.added(at)
+        begin, end = prefixes.added_span(at)
         spans.append((start, begin))
         start = end
     return _disjoint([span for span in [*spans, (start, length)] if span[0] != span[1]])
@@ -154,16 +162,16 @@ def _by_markers(
     session: Session, text: str, conversation: Conversation, prefixes: Prefixes,
     chosen: Sequence[int],
 ) -> list[Span]:  # fmt: skip
-    """Return the marked spans of `chosen` turns of the assistant; others by growing prefixes.
+    """Return the spans of the messages `chosen`: of the assistant's by markers, others by prefixes.
 
-    An equal number of spans and turns does not tell which span is whose, as a template may mark one
-    turn twice and another not at all: the words of a turn must stand in its span. Where they do
-    not, spans are counted in renderings of the first messages.
+    A template may mark one turn twice and another not at all, so an equal number of spans and turns
+    does not prove which span belongs to which turn: each span must hold the words of its turn. If
+    one does not, the spans of a turn are those that rendering it adds to the messages before it.
     """
     marked = session.marked_spans(len(session.messages), text)
     roles = [message.get("role") for message in conversation.messages]
     turns = [at for at, role in enumerate(roles) if role == "assistant"]
-    spans = [prefixes.said(at) for at in chosen if roles[at] != "assistant"]
+    spans = [prefixes.words_span(at) for at in chosen if roles[at] != "assistant"]
     spoken = [at for at in chosen if roles[at] == "assistant"]
     if spoken == turns:
         spans += marked
@@ -187,7 +195,7 @@ def _holds_words(text: str, message: Mapping[str, Any]) -> bool:
     for call in message.get("tool_calls") or ():
         name = call["function"].get("name") if isinstance(call, dict) and "function" in call else 0
         said += [name] if isinstance(name, str) else []
-    bare = ["".join((part, "")).strip() for part in said]  # of symbolic text its characters
+    bare = ["".join((part, "")).strip() for part in said]  # a plain `str`, of symbolic text too
     bare = [part for part in bare if part]
     return bool(bare) and all(part in text for part in bare)
 

@@ -1,8 +1,9 @@
-"""Special tokens spelled in the text of a record, and their places in the rendering.
+"""Special tokens that the text of a record spells, and their spans in the rendering.
 
-The special tokens that a template writes are meant as such; those that users write must stay text,
-or a record could end its own turn. So a spelled token is followed through the template between two
-noncharacters. As with generation markers, the rendering without them proves the places.
+Special tokens that the template writes are encoded as such. Those that a record spells must stay
+text, or a record could end its own turn. To find them in the rendering, the record is rendered once
+more with a noncharacter before and behind each. The rendering must be the same without these marks,
+which proves the spans.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Span = tuple[int, int]
 
 
 class Spelling:
-    """A search for special tokens in text: the longest at each place; empty names are ignored."""
+    """Search for special tokens in text, the longest first; empty names are ignored."""
 
     def __init__(self, special_tokens: Sequence[str]) -> None:
         longest = sorted(filter(None, set(special_tokens)), key=len, reverse=True)
@@ -30,14 +31,14 @@ class Spelling:
         self._pattern = re.compile("|".join(map(re.escape, longest)) or "(?!)")
 
     def spans(self, text: str, start: int = 0) -> list[Span]:
-        """Return the spans at which `text`, which begins at position `start`, spells a token."""
+        """Return the spans of the tokens that `text` spells, shifted by `start`."""
         if not any(first in text for first in self._firsts):
             return []
         found = self._pattern.finditer(text)
         return [(start + match.start(), start + match.end()) for match in found]
 
     def counts(self, texts: Iterable[str]) -> Counter[str] | None:
-        """Return how often `texts` spell each token, or None for none, at 50 ns a text."""
+        """Return how often `texts` spell each token; None if they spell none (50 ns per text)."""
         counts: Counter[str] | None = None
         for text in texts:
             for first in self._firsts:
@@ -48,9 +49,9 @@ class Spelling:
         return counts
 
     def texts(self, values: Sequence[Any]) -> list[str]:
-        """Return the texts among `values`, and those in objects that may spell a token.
+        """Return the texts among `values`, and the texts in those objects that may spell a token.
 
-        Most objects spell none, which their JSON shows at a tenth of the cost of a walk.
+        Most objects spell none; a search in their JSON takes a tenth of the time of a walk.
         """
         texts: list[str] = []
         for value in values:

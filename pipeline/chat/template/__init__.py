@@ -1,1 +1,1 @@
-"""Chat templates: their sources, their sandbox and its limits."""
+"""Chat templates: where their text is from, the sandbox that runs them, and its limits."""

@@ -1,7 +1,7 @@
-"""A compiled chat template, and the errors of rendering a record by it.
+"""Compiled chat templates, and the errors of rendering a record with one.
 
 For any template and record, `CompiledTemplate.render` returns text or raises `RenderError` with the
-line of the template; limits.py makes sure that it ends.
+line of the template. Counted limits (limits.py) make sure that it ends.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REASONS: Mapping[str, str] = {
 OUT_OF_MEMORY = "template_memory"
 """The reason of a `RenderError` that depends on the machine: it stops a build."""
 LIMITS = frozenset({"template_limit", OUT_OF_MEMORY})
-"""Reasons for which nothing else is tried with a record."""
+"""Reasons after which no other way to render the record or to find its spans is tried."""
 
 _GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 _FILE = "<chat template>"
@@ -58,9 +58,9 @@ class RenderError(Exception):
 
 
 class CompiledTemplate:
-    """A template, and the variables that it sees beside those of a record.
+    """A compiled template with its variables, which are the same for all records.
 
-    Raises `InputError` (E_TEMPLATE) for a template that is no Jinja, with its `origin` and line.
+    Raises `InputError` (E_TEMPLATE) with `origin` and line for a text that is not a Jinja template.
     """
 
     def __init__(
@@ -90,10 +90,11 @@ class CompiledTemplate:
         self, messages: Messages, tools: Sequence[Any] | None = None, *, prompt: bool = False,
         marks: str | None = None, characters: int = 0,
     ) -> str:  # fmt: skip
-        """Return the text of `messages`; with `prompt` followed by the generation prompt.
+        """Return the rendering of `messages`, with `prompt` followed by the generation prompt.
 
-        Text between generation markers comes out between the two characters `marks`. `characters`
-        is the approximate size of the record, and lowers the limit of steps.
+        If `marks` are given, the first of the two characters is put before each text between
+        generation markers, the second behind it. `characters` is the approximate size of the
+        record: in a large one every step counts several times. Raise `RenderError` on any failure.
         """
         environment = self.environment
         environment.budget.restart(characters)
@@ -107,7 +108,7 @@ class CompiledTemplate:
         try:
             text = environment.concat(template.root_render_func(context))
             if type(text) is str and not text.isascii():
-                text.encode()  # half of a surrogate pair is no text
+                text.encode()  # raises for half of a surrogate pair
             return text
         except Exception as error:
             raise _render_error(error, self._line(error.__traceback__)) from error
@@ -123,9 +124,9 @@ class CompiledTemplate:
 
 @contextmanager
 def _input_errors(origin: str) -> Iterator[None]:
-    """Raise `InputError` for any failure of Jinja and Python on the text of a template.
+    """Raise `InputError` for any error of Jinja or Python on the text of a template.
 
-    There are many: numbers of thousands of digits are a `ValueError`, deep nesting ends as one of
+    There are many types: a number of thousands of digits is a `ValueError`, deep nesting one of
     several errors.
     """
     try:

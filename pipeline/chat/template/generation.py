@@ -1,9 +1,9 @@
-"""The tag `{% generation %}`: text that the model is to say, marked by the template.
+"""The Jinja tag `{% generation %}`, with which templates mark the text that a model generates.
 
-The markers are transformers' (`return_assistant_tokens_mask`). Here the text between them comes out
-between two noncharacters of Unicode, which travel with it through macros, `set` blocks and
-concatenations. The rendering without markers does not hold them, and must be equal to the one with
-them once they are removed: that proves the spans, to the character.
+The tag is that of transformers (`return_assistant_tokens_mask`). In a rendering with marks, the
+extension puts one noncharacter of Unicode before that text and another behind it. Both stay beside
+the text in macros, `set` blocks and concatenations. With the marks removed, the rendering must
+equal the one made without marks, which proves the spans.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NONCHARACTERS = "".join(map(chr, range(0xFDD0, 0xFDF0)))
 
 
 class Generation(Extension):
-    """The tag; its text comes out between `environment.marks`, if there are any."""
+    """Jinja extension for the tag; it puts the text between `environment.marks`, unless None."""
 
     tags = frozenset({"generation"})  # type: ignore[assignment]
 
@@ -36,7 +36,7 @@ class Generation(Extension):
 
 
 def has_markers(template: nodes.Template) -> bool:
-    """Return whether the parsed `template` marks anything."""
+    """Return whether the parsed `template` has generation markers."""
     name = f"{Generation.__module__}.{Generation.__qualname__}"
     return any(
         isinstance(block.call.node, nodes.ExtensionAttribute) and block.call.node.identifier == name
@@ -45,7 +45,7 @@ def has_markers(template: nodes.Template) -> bool:
 
 
 def unused(text: str, count: int) -> str:
-    """Return `count` noncharacters that `text` does not hold; raise `ValueError` if too few.
+    """Return `count` noncharacters that `text` does not hold; raise `ValueError` for lack of them.
 
     >>> unused("plain text", 2) == chr(0xFDD0) + chr(0xFDD1)
     True
@@ -57,7 +57,7 @@ def unused(text: str, count: int) -> str:
 
 
 def unmark(marked: str, marks: str) -> tuple[str, list[tuple[int, int]]]:
-    """Return `marked` without `marks`, and the spans between them, which may not nest.
+    """Return `marked` without `marks`, and the spans between them; raise `ValueError` if nested.
 
     >>> unmark("a[bc]d[]", "[]")
     ('abcd', [(1, 3), (4, 4)])

@@ -1,8 +1,8 @@
-"""Limits of a rendering: counted, never timed, so that every machine refuses the same records.
+"""Limits of a rendering, which are counted and not timed: all machines refuse the same records.
 
-Steps are rounds of loops and calls of macros. Characters are the results of operations on text,
-estimated before anything is allocated wherever that is possible. A record is refused at the first
-operation over a limit; no text is cut short.
+Steps are rounds of loops and calls of macros. Characters are those in the results of operations on
+text, estimated before the result is allocated wherever possible. A record is refused at the first
+operation over a limit; no text is truncated.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from jinja2.utils import Namespace
 
 __all__ = ["MAX_CHARACTERS", "MAX_STEPS", "Budget", "LimitError", "size_of"]
 
-MAX_STEPS = 1_000_000  # of one rendering; each counts for several where there are large texts
-MAX_CHARACTERS = 64 << 20  # of a rendering, and of any text or list on the way to it
-MAX_MADE = 16 * MAX_CHARACTERS  # of all that is made on the way
-_LOOK = 18  # bits: a step may look through all of a text, and counts once for each 256 KiB
-_MAX_WIDTH = 99_999  # of a number in a format, digits
+MAX_STEPS = 1_000_000  # of one rendering; in records with large texts each counts several times
+MAX_CHARACTERS = 64 << 20  # of a rendering, and of any text or list made for it
+MAX_MADE = 16 * MAX_CHARACTERS  # of all texts and lists made for one rendering
+_LOOK = 18  # bits: a step may read all of the largest text, and counts once per 256 KiB of it
+_MAX_WIDTH = 99_999  # digits of a number in a format
 _MAX_POWER_BITS = 1 << 16
 
 _SCALARS = frozenset({int, float, bool, type(None)})
@@ -40,19 +40,19 @@ class Budget:
         self.restart()
 
     def restart(self, characters: int = 0) -> None:
-        """Begin a rendering of a record of so many characters."""
+        """Begin the rendering of a record of `characters` in all."""
         self.steps = MAX_STEPS
         self.made = MAX_MADE
         self._weight = 1 + (characters >> _LOOK)
 
     def step(self, steps: int = 1) -> None:
-        """Count `steps`."""
+        """Count `steps`; raise `LimitError` over the limit."""
         self.steps -= steps * self._weight
         if self.steps < 0:
             raise LimitError("it takes more steps than a rendering may take")
 
     def make(self, characters: int) -> None:
-        """Count so many characters, about to be made at once."""
+        """Count `characters` that are about to be made at once; raise `LimitError` over a limit."""
         self.made -= characters
         if characters >> _LOOK >= self._weight:
             self._weight = 1 + (characters >> _LOOK)
@@ -89,7 +89,7 @@ class Budget:
         self.make(len(text) + places * (size_of(values) + _MAX_WIDTH if places else 0))
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Count the result of a method of text, bytes or numbers before it is called."""
+        """Count the result of a method of text, bytes or an int before it is called."""
         owner = getattr(function, "__self__", None)
         if not isinstance(owner, str | bytes | int):
             return
@@ -106,9 +106,9 @@ _UNUSUAL = frozenset({"translate", "maketrans", "to_bytes"})
 
 
 def size_of(value: Any, *, shown: bool = True) -> int:
-    """Return about how many characters `value` prints as, at most.
+    """Return an upper estimate of the number of characters that `value` prints as.
 
-    With `shown`, raise for an object that prints as an address.
+    With `shown`, raise `TemplateRuntimeError` for an object that would print as an address.
 
     >>> size_of("abc"), size_of(["abc", 1])
     (3, 59)
@@ -142,7 +142,7 @@ def _size_of_other(item: Any) -> int:
         return 4 * len(item)
     if isinstance(item, type({}.keys()) | type({}.values()) | type({}.items())):
         return size_of(list(item))
-    # What Python shows of it holds an address: another one in each process.
+    # It would print as an address, which is another one in each process.
     raise TemplateRuntimeError(f"it prints a {type(item).__name__}, which is no text")
 
 

@@ -1,9 +1,10 @@
-"""The environment of chat templates: that of transformers, with everything counted.
+"""The Jinja environment of chat templates: that of transformers, with its work limited.
 
-Guarantees: templates see what transformers shows them (`trim_blocks`, `lstrip_blocks`, loop
-controls, its `tojson`, `raise_exception`, `strftime_now`, `{% generation %}`), nothing of Python,
-no clock, no random numbers and no addresses: the same record gives the same text everywhere. The
-work of a rendering is bounded (limits.py). Costs 10 to 20 us a record.
+Templates have what transformers gives them: `trim_blocks`, `lstrip_blocks`, loop controls, its
+`tojson`, `raise_exception`, `strftime_now` and `{% generation %}`. They cannot reach the internals
+of Python, a clock, random numbers or addresses of objects, so the same record gives the same text
+everywhere. The work of a rendering is counted and limited (limits.py), which takes 10 to 20 us per
+record.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .limits import MAX_CHARACTERS, Budget, LimitError, size_of
 __all__ = ["SCOPES", "ChatEnvironment", "ChatGenerator", "DateMissingError", "RaisedError"]
 
 SCOPES = frozenset({"_loop_vars", "_block_vars"})
-"""Keyword arguments that jinja adds to calls in a loop or a block; callees never see them."""
+"""Keyword arguments that Jinja adds to calls in a loop or a block, and removes before the call."""
 
 _MAX_INDENT = 100
 _WIDTHS = {"center": "width", "batch": "linecount", "slice": "slices", "indent": "width"}
@@ -42,11 +43,11 @@ _AS_TEXT = (
 )  # fmt: skip
 _SLOW = ("urlize", "striptags", "wordwrap", "pprint", "xmlattr")
 _MAX_SLOW = 1 << 20
-_LOOKING_THROUGH = (
+_READING_ALL = (
     "sort", "unique", "sum", "min", "max", "list", "map", "select", "reject", "selectattr",
     "rejectattr", "groupby", "dictsort", "reverse", "items",
 )  # fmt: skip
-_ITEMS = 4  # bits: a filter counts a step for each 16 things that it looks through
+_ITEMS = 4  # bits: a filter counts a step for each 16 items that it reads
 
 
 class RaisedError(TemplateError):
@@ -58,7 +59,7 @@ class DateMissingError(TemplateError):
 
 
 class ChatGenerator(CodeGenerator):
-    """Generator of code that joins texts where they can be counted."""
+    """Code generator that joins texts and makes lists by calls of the environment, which count."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 (its name)
         """Write the call for the operator `~`."""
@@ -72,7 +73,7 @@ class ChatGenerator(CodeGenerator):
         self.write("))")
 
     def visit_List(self, node: nodes.List, frame: Frame) -> None:  # noqa: N802
-        """Write a counted list: it may hold another twice, which holds another twice, and so on."""
+        """Write a counted list: nested lists may grow exponentially."""
         self._built(super().visit_List, node, frame)
 
     def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802
@@ -91,9 +92,9 @@ class ChatGenerator(CodeGenerator):
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
-    """The sandbox of a process, which counts for one rendering at a time.
+    """The sandbox of templates; `budget` counts the work of one rendering at a time.
 
-    `strftime_now` formats `date` (YYYY-MM-DD).
+    `date` (YYYY-MM-DD) is the day that `strftime_now` formats.
     """
 
     code_generator_class = ChatGenerator
@@ -108,7 +109,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         )  # fmt: skip
         self.concat = self.join_pieces  # type: ignore[method-assign]
         self.globals.update(
-            raise_exception=_raise_exception, strftime_now=_clock(date), dict=_Dicts(),
+            raise_exception=_raise_exception, strftime_now=_date_formatter(date), dict=_Dicts(),
             namespace=_Namespace,
         )  # fmt: skip
         del self.globals["lipsum"]
@@ -119,18 +120,18 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.budget.step()
 
     def printed(self, value: Any) -> Any:
-        """Return a value between braces, counted before it becomes text."""
+        """Count the `value` of an expression that is printed, and return it."""
         if type(value) is not str:
             self.budget.make(size_of(value))
         return value
 
     def join_texts(self, parts: tuple[Any, ...]) -> str:
-        """Return what the operator `~` gives."""
+        """Return the result of the operator `~`, counted."""
         self.budget.make(sum(map(size_of, parts)))
         return "".join(map(str, parts))
 
     def join_pieces(self, pieces: Iterable[str]) -> str:
-        """Return the text of a macro, a `set` block or the whole, joined from `pieces`."""
+        """Return the text of a macro, a `set` block or the whole template, counted."""
         kept: list[str] = []
         length = 0
         for piece in pieces:
@@ -142,12 +143,12 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return "".join(kept)
 
     def built(self, value: Any) -> Any:
-        """Return a list, tuple or dict that the template made, counted."""
+        """Count a list, tuple or dict that the template made, and return it."""
         self.budget.make(size_of(value, shown=False))
         return value
 
     def counted(self, items: Iterable[Any]) -> Iterable[Any]:
-        """Return the items of a loop with a condition; those that it skips count, too."""
+        """Return the items of a loop with a condition; the skipped ones are counted, too."""
         if isinstance(items, Sized):
             self.budget.step(len(items))
             return items
@@ -159,12 +160,15 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             yield item
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Return `left operator right`, counted."""
+        """Return `left operator right`; its size is counted first."""
         self.budget.operate(operator, left, right)
         return self.binop_table[operator](left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        """Call `__obj`, counted; the odd names leave all others to keyword arguments."""
+        """Call `__obj`; the size of its result is counted first.
+
+        The parameters have unusual names, as any other may be the name of a keyword argument.
+        """
         given = {name: kwargs[name] for name in kwargs if name not in SCOPES} if kwargs else kwargs
         __self.budget.call(__obj, args, given)
         for arg in (*args, *given.values()) if given else args:
@@ -173,11 +177,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return super().call(__context, __obj, *args, **kwargs)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
-        """Refuse a private attribute at once; in jinja it would print as nothing."""
+        """Raise `SecurityError` for a private attribute, which Jinja would print as nothing."""
         raise SecurityError(f"access to {attribute!r} of a {type(obj).__name__} is unsafe")
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """Return `str.format` in the sandbox of jinja, counted."""
+        """Return Jinja's sandboxed `str.format`; the size of its result is counted first."""
         wrapped = super().wrap_str_format(value)
         if wrapped is None:
             return None
@@ -196,7 +200,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def _bound_filters(self) -> None:
         self.filters["tojson"] = self._to_json
         self.filters["random"] = _refuse_random
-        for name in _LOOKING_THROUGH:
+        for name in _READING_ALL:
             self.filters[name] = self._stepped(FILTERS[name])
         for name in ("join", "format", "replace", *_WIDTHS, *_AS_TEXT, *_SLOW):
             self.filters[name] = self._bounded(name, FILTERS[name])
@@ -213,9 +217,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return stepped
 
     def _bounded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        at = int(hasattr(function, "jinja_pass_arg"))  # the place of the value
+        at = int(hasattr(function, "jinja_pass_arg"))  # position of the value
 
-        @wraps(function)  # and so it is passed the same
+        @wraps(function)  # which copies the mark `jinja_pass_arg`
         def bounded(*args: Any, **kwargs: Any) -> Any:
             value = args[at]
             if name == "join" and not isinstance(value, Sized):
@@ -262,7 +266,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _Namespace(Namespace):
-    """The `namespace` of transformers: no name in it begins with an underscore."""
+    """Jinja's `namespace`, in which no name may begin with an underscore, as in transformers."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # as in jinja: `self` may be a name in it
         self, *rest = args
@@ -281,7 +285,7 @@ def _check_name(name: Any) -> None:
 
 
 class _Dicts:
-    """A `dict` that makes dicts and is not their class."""
+    """Callable that makes dicts, in place of the class `dict`, which templates must not have."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -295,7 +299,7 @@ def _raise_exception(message: Any = "") -> Any:
     raise RaisedError(str(message))
 
 
-def _clock(date: str | None) -> Callable[[str], str]:
+def _date_formatter(date: str | None) -> Callable[[str], str]:
     try:
         day = None if date is None else datetime.strptime(date, "%Y-%m-%d")
     except ValueError:
@@ -321,8 +325,8 @@ def _wide(indent: Any) -> bool:
 def _count_steps(template: nodes.Template) -> None:
     """Make each loop and macro of the parsed `template` count its rounds and calls.
 
-    `EnvironmentAttribute` is written into the generated code unchanged: such a call takes 60 ns, a
-    call of the sandbox ten times as long.
+    The calls are made by `EnvironmentAttribute`, which is written to the code unchanged and takes
+    60 ns; a call through the sandbox takes ten times as long.
     """
     loops = list(template.find_all(nodes.For))
     bodies: list[nodes.For | nodes.Macro] = [*loops, *template.find_all(nodes.Macro)]

@@ -1,7 +1,7 @@
-"""Resolution of the template that the user named to its text.
+"""Resolution of the option `template` to the text of a chat template.
 
-Nothing is guessed: where the tokenizer has no template one must be named, since a model tuned in
-another format than the one it was trained in, or is served in, is useless.
+If the tokenizer has no template, one must be named. None is guessed, since a model tuned in another
+format than it was trained in, or will be served in, is useless.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ class Template:
 
     text: str
     origin: str
-    """For people: "tokenizer", "tokenizer NAME", "named chatml" or a file's base name."""
+    """Name in messages and in config.json: "tokenizer", "tokenizer NAME", "named chatml" or the
+    base name of a file."""
     trusted: bool = False
-    """Whether it came with dataprep; others run in worker processes, under limits."""
+    """Whether it comes with dataprep; other templates run in worker processes, under limits."""
 
 
 def named_templates() -> tuple[str, ...]:
@@ -57,21 +58,22 @@ def named_templates() -> tuple[str, ...]:
 
 
 def resolve_template(spec: str | None, tokenizer: str | None) -> Template:
-    """Return the template `spec` for the tokenizer named by `tokenizer` (None: built-in).
+    """Return the template `spec`; `tokenizer` is the option of that name (None: built-in).
 
-    A `spec` is the name of one that comes with dataprep, a path to a file, ``tokenizer:NAME`` for
-    one of several that the tokenizer has, or None: its own, "default" where it has several.
-    Raise `InputError` (E_TEMPLATE), and `StorageError` where the network fails.
+    `spec` is the name of a template that comes with dataprep, a path to a file, or
+    ``tokenizer:NAME`` for one of several that the tokenizer has. None stands for the tokenizer's
+    only template, or for the one named "default". Raise `InputError` (E_TEMPLATE) if there is none,
+    and `StorageError` if the network fails.
 
     >>> resolve_template(None, None).origin
     'named chatml'
     """
     if spec is None:
-        return _own(tokenizer, "default")
+        return _tokenizer_template(tokenizer, "default")
     if spec in named_templates():
-        return _named(spec)
+        return _builtin(spec)
     if spec == _OF_TOKENIZER or spec.startswith(_OF_TOKENIZER + ":"):
-        return _own(tokenizer, spec.partition(":")[2] or "default")
+        return _tokenizer_template(tokenizer, spec.partition(":")[2] or "default")
     path = existing_path(spec)
     if path is None or path.is_dir():
         what = "no such template or file" if path is None else "a folder, not a template"
@@ -79,15 +81,15 @@ def resolve_template(spec: str | None, tokenizer: str | None) -> Template:
     return Template(text=_read(path), origin=path.name)
 
 
-def _named(name: str) -> Template:
+def _builtin(name: str) -> Template:
     return Template(text=_read(_FOLDER / f"{name}.jinja"), origin=f"named {name}", trusted=True)
 
 
-def _own(tokenizer: str | None, name: str) -> Template:
+def _tokenizer_template(tokenizer: str | None, name: str) -> Template:
     if tokenizer is None:
         if name != "default":
             raise _unusable("the built-in tokenizer has one template", name, _choice())
-        return _named(DEFAULT_TEMPLATE)
+        return _builtin(DEFAULT_TEMPLATE)
     found = _templates_of(tokenizer)
     if not found:
         problem = "this tokenizer comes without a chat template"
@@ -102,20 +104,20 @@ def _own(tokenizer: str | None, name: str) -> Template:
 
 
 def _templates_of(tokenizer: str) -> dict[str, str]:
-    """Return the templates of a tokenizer by name; a .jinja file comes first (transformers)."""
+    """Return the templates of a tokenizer by name; a .jinja file is preferred (transformers)."""
     path = existing_path(tokenizer)
     if path is not None:
         folder = path if path.is_dir() else path.parent
-        return _first(lambda name: folder / name if (folder / name).is_file() else None)
+        return _first_found(lambda name: folder / name if (folder / name).is_file() else None)
     if is_repository(tokenizer):
-        return _first(lambda name: _from_hub(tokenizer, name))
+        return _first_found(lambda name: _from_hub(tokenizer, name))
     return {}
 
 
 def _from_hub(repository: str, name: str) -> Path | None:
-    """Return a file of a hub repository, or None if it has no such file.
+    """Return the path of a downloaded file of a hub repository; None if there is no such file.
 
-    The tokenizer was fetched before: offline, a file that the cache lacks counts as missing.
+    Without a network, a file that the cache lacks counts as missing.
     """
     try:
         return download(repository, name)
@@ -123,7 +125,7 @@ def _from_hub(repository: str, name: str) -> Path | None:
         return None
 
 
-def _first(fetch: Fetch) -> dict[str, str]:
+def _first_found(fetch: Fetch) -> dict[str, str]:
     for name in _FILES:
         path = fetch(name)
         if path is None:
@@ -136,7 +138,7 @@ def _first(fetch: Fetch) -> dict[str, str]:
 
 def _in_json(path: Path) -> dict[str, str]:
     """Return the `chat_template` of a JSON file: a text, or a list of {"name", "template"}."""
-    data = _bytes(path, _MAX_CONFIG_BYTES)
+    data = _read_bytes(path, _MAX_CONFIG_BYTES)
     try:
         config = msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -157,13 +159,13 @@ def _in_json(path: Path) -> dict[str, str]:
 
 def _read(path: Path) -> str:
     try:
-        return _bytes(path, MAX_TEMPLATE_BYTES).decode()
+        return _read_bytes(path, MAX_TEMPLATE_BYTES).decode()
     except UnicodeDecodeError as error:
         problem = f"not UTF-8 (byte {error.start:,})"
         raise _unusable(problem, str(path), "Save it as UTF-8.") from error
 
 
-def _bytes(path: Path, limit: int) -> bytes:
+def _read_bytes(path: Path, limit: int) -> bytes:
     try:
         size = path.stat().st_size
         if size <= limit and path.is_file():

@@ -1,1 +1,1 @@
-"""Rendering by specialization: the output of a template for all records of one structure."""
+"""Fast rendering: a template is run once for all records of one structure, on symbolic text."""

@@ -1,8 +1,9 @@
-"""The environment that runs templates on symbolic text, with every access to it guarded.
+"""The Jinja environment that runs templates on symbolic text and guards every access to it.
 
-Python's own functions read the characters of a `str` past its methods, so whatever takes text apart
-is guarded where the template does it: calls, filters, tests, operators and comparisons. Anything
-not known to be traceable raises `RefusalError`, and such records are rendered one by one.
+Functions written in C read the characters of a `str` without calling its methods. Accesses are
+therefore guarded where a template makes them: in calls, filters, tests, operators and comparisons.
+Anything that is not known to be traceable raises `RefusalError`; such records are rendered by the
+reference renderer.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _OBJECT = {"mapping", "sequence", "iterable", "defined"}
 _BY_KIND = _TEXT | _OBJECT | {
     "undefined", "none", "boolean", "number", "integer", "float", "callable", "true", "false",
 }  # fmt: skip
-# Filters that are written in Python alone and hand on their input.
-_PASSING_ON = {
+# Filters in pure Python that pass their input on, and so may get symbolic text.
+_PASSING = {
     "attr", "batch", "count", "d", "default", "dictsort", "first", "items", "last", "length",
     "list", "map", "reject", "rejectattr", "reverse", "select", "selectattr", "slice",
 }  # fmt: skip
@@ -58,7 +59,7 @@ class _Generator(ChatGenerator):
 
 
 class TracingEnvironment(ChatEnvironment):
-    """The chat environment for symbolic text; `trace` is that of the record at hand."""
+    """The chat environment for symbolic text; `trace` is that of the current record."""
 
     code_generator_class = _Generator
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
@@ -74,15 +75,15 @@ class TracingEnvironment(ChatEnvironment):
             self.tests[name] = self._guarded_test(name, test)
 
     def printed(self, value: Any) -> Any:
-        """Return text unchanged; refuse other values that hold unknown text."""
+        """Return the `value` of an expression that is printed; refuse lists with unknown text."""
         return value if type(value) is SymbolicText else super().printed(value)
 
     def built(self, value: Any) -> Any:
-        """Return `value`: lists may hold unknown text."""
+        """Return `value` uncounted: it may hold unknown text."""
         return value
 
     def join_texts(self, parts: tuple[Any, ...]) -> str:
-        """Return what the operator `~` gives."""
+        """Return the result of the operator `~`."""
         return self._text("".join([str(self.printed(part)) for part in parts]))
 
     def join_pieces(self, pieces: Iterable[str]) -> str:
@@ -129,17 +130,17 @@ class TracingEnvironment(ChatEnvironment):
         return item in of
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Return an item; refuse one that unknown text names."""
+        """Return an item of `obj`; refuse unknown text as `argument`."""
         if not _is_plain(argument):
             raise RefusalError("it looks something up by text")
         return super().getitem(obj, argument)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        """Call `__obj`; refuse unknown text unless it is only handed on."""
+        """Call `__obj`; refuse arguments with unknown text, except for macros and the like."""
         owner = getattr(__obj, "__self__", None)
         given = {name: kwargs[name] for name in kwargs if name not in SCOPES}
         if type(owner) is SymbolicText:
-            return __obj(*args, **given)  # guards itself
+            return __obj(*args, **given)  # its methods are guarded
         made = (__self.globals["namespace"], __self.globals["dict"])
         handed_on = isinstance(__obj, Macro | LoopContext) or any(__obj is maker for maker in made)
         handed_on = handed_on or isinstance(owner, Environment | Extension)
@@ -161,7 +162,7 @@ class TracingEnvironment(ChatEnvironment):
                 return self._filtered(name, value, more, kwargs)
             elif name == "join" and (parts := self._parts(value)) is not None:
                 return self._joined(parts, more, kwargs)
-            elif name not in _PASSING_ON and is_symbolic(value):
+            elif name not in _PASSING and is_symbolic(value):
                 raise RefusalError(f"it takes text through the filter {name}")
             return function(*args, **kwargs)
 
@@ -189,7 +190,7 @@ class TracingEnvironment(ChatEnvironment):
         raise RefusalError(f"it takes text through the filter {name}")
 
     def _parts(self, value: Any) -> list[Any] | None:
-        """Return the items to join if they hold unknown text."""
+        """Return the items to join if they hold unknown text, else None."""
         if not isinstance(value, list | tuple):
             raise RefusalError("it joins a value that is not a list")
         return list(value) if is_symbolic(value) else None
@@ -203,7 +204,7 @@ class TracingEnvironment(ChatEnvironment):
         self, value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None,
         sort_keys: bool = False,
     ) -> str:  # fmt: skip
-        """Return the JSON of `value`, which may be or hold unknown texts and objects."""
+        """Return the JSON of `value`, which may hold unknown texts and objects, or be one."""
         if isinstance(separators, list):
             separators = tuple(separators)
         args = (ensure_ascii, indent, separators, sort_keys)
@@ -246,7 +247,7 @@ class TracingEnvironment(ChatEnvironment):
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether `value` is neither unknown text nor holds characters that stand for some."""
+    """Return whether `value` neither is unknown text nor a string that holds such."""
     return not isinstance(value, SymbolicText | SymbolicParts | SymbolicObject) and not (
         isinstance(value, str) and is_symbolic(value)
     )

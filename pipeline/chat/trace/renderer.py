@@ -1,13 +1,12 @@
-"""Conversations to marked text by their chat template: specialized where possible, and proved.
+"""Renderer of conversations by a chat template, with the spans that are trained on.
 
-Guarantees: the text is that of the template for the whole conversation (`apply_chat_template` of
-transformers gives the same); the spans are those that its generation markers enclose or, without
-markers, what each trained message adds to the rendering of those before it. Nothing is guessed:
-where a proof fails the record is refused. The result depends on the record alone, not on those
-before it.
+The text is that of the template for the whole conversation, as `apply_chat_template` of
+transformers gives it. The spans are those that generation markers enclose or, without markers, the
+text that each trained message adds to the rendering of the messages before it. If a span cannot be
+proved, the record is refused. The result depends on the record alone, not on those before it.
 
-Costs about 3 us for a conversation of a structure seen before, where the template only puts its
-texts somewhere (specialize.py), 50 to 150 us otherwise (reference.py).
+If the structure of a conversation was seen before and the template only inserts its texts, a
+rendering takes about 3 us (specialize.py), otherwise 50 to 150 us (render/reference.py).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = ["Renderer"]
 
 
 class _Analyzed(NamedTuple):
-    """A conversation as templates see it, its structure, its values and what its texts spell."""
+    """A conversation with its structure, its values, and the special tokens that these spell."""
 
     conversation: Conversation
     structure: Hashable
@@ -41,12 +40,12 @@ class _Analyzed(NamedTuple):
 
 
 class Renderer:
-    """Renders conversations by one template.
+    """Renderer of conversations by one template.
 
-    `variables` are bos_token, eos_token and the like, and any other name that the template knows.
-    `date` (YYYY-MM-DD) is today to templates that ask, `origin` the name of the template in errors.
-    `special_text` counts the special tokens that records spell. Raises `InputError` for a template
-    that does not compile.
+    `variables` are `bos_token` and the like, and any others that the template reads. With `literal`
+    special tokens that records spell stay text. `date` (YYYY-MM-DD) is for templates that print
+    today's, `origin` the name of the template in errors. `special_text` counts the special tokens
+    that records spell. Raises `InputError` for a template that does not compile.
 
     >>> renderer = Renderer("{% for m in messages %}{{ m.role }}: {{ m.content }}\\n{% endfor %}"
     ...                     "{% if add_generation_prompt %}assistant: {% endif %}")
@@ -74,7 +73,7 @@ class Renderer:
         self._literal = literal
         self.special_text: Counter[str] = Counter()
         self.refuted = 0
-        """Specializations that did not reproduce their first record; 0 unless there is a bug."""
+        """Number of specializations that did not reproduce their first record; 0 without bugs."""
 
     @cached_property
     def _specializer(self) -> Specializer:
@@ -88,10 +87,11 @@ class Renderer:
     def fill(
         self, conversations: Sequence[Conversation], turns: PlainTurns | None = None
     ) -> list[Filled | None]:
-        """Return the renderings of plain conversations that take no run of the template.
+        """Return a rendering for each conversation that needs no run of the template, else None.
 
-        The place of all others is None, also of those that spell a special token: use `render`.
-        `turns` are those of all `conversations`, if they are known to be plain. Costs 2 us each.
+        Those are plain conversations of a known structure that spell no special token; `render` is
+        for all others. `turns` holds the turns of all `conversations`, if these are known to be
+        plain. It takes 2 us per conversation.
         """
         found: list[Filled | None] = [None] * len(conversations)
         for key, group in grouped(conversations, turns).items():
@@ -108,7 +108,7 @@ class Renderer:
     def _unspelled(
         self, numbers: list[int], rows: list[list[Any]]
     ) -> tuple[list[int], list[list[Any]]]:
-        """Return the numbers and texts of those that spell no special token, mostly all."""
+        """Return the `numbers` and the `rows` of texts of those that spell no special token."""
         counts = self._spelling.counts
         if counts(chain.from_iterable(rows)) is None:
             return numbers, rows
@@ -116,7 +116,7 @@ class Renderer:
         return [numbers[at] for at in kept], [rows[at] for at in kept]
 
     def render(self, conversation: Conversation) -> Marked:
-        """Return the rendering of `conversation`; raise `RenderError` if there is none."""
+        """Return the rendering of `conversation`; raise `RenderError` if it cannot be rendered."""
         try:
             found = self._analyze(conversation)
             rendered = self._render(found)
@@ -153,9 +153,9 @@ class Renderer:
         return None if literal is None else filled._replace(literal=literal or ())
 
     def _render_new(self, found: _Analyzed) -> Marked:
-        """Render by the reference, and specialize from the second record of a structure on.
+        """Render by the reference, and make a specialization from the second record on.
 
-        Where the reference only fails to find the spans, a specialization may still find them.
+        If the reference renders the text but cannot prove the spans, a specialization may do so.
         """
         try:
             rendered = marked(*self._reference.render(found.conversation))
@@ -171,9 +171,10 @@ class Renderer:
         return rendered
 
     def _specialize(self, found: _Analyzed, expected: Marked | None) -> Marked | None:
-        """Return the rendering by a new specialization, which is kept if it gives the right text.
+        """Return the rendering by a new specialization; None if there is none.
 
-        With `expected` the spans must be the same, too.
+        The specialization is kept if it gives the text of the reference and, if that is `expected`,
+        the same spans.
         """
         trace = Trace(found.values)
         specialization = filled = None

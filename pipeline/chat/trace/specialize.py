@@ -1,10 +1,11 @@
 """Specializations: the output of a template for conversations of one structure, in pieces.
 
-A specialization comes from running the template on symbolic text (symbolic.py). Its spans come from
-the proofs that are made for single records (prefixes.py, spans.py), made on symbolic text: they
-hold whatever the texts are. Where the template asks something about a text, the answer is a guard,
-and each combination of answers has a specialization of its own. The first record of each is also
-rendered by the reference renderer and must give the same text. Filling one in costs about 1 us.
+A specialization is made by running the template on symbolic text (symbolic.py). Its spans are
+proved as those of single records (prefixes.py, spans.py), but on symbolic text: the proofs hold for
+all texts. If the template asks a question about a text, a specialization holds for records that
+give the same answer, and others have one of their own. The first record of each is also rendered by
+the reference renderer, which must give the same text. Filling in the texts of a record takes about
+1 us.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import numpy as np
 
 from ..records.conversation import Conversation
 from ..render.marked_texts import Filled, Marked, byte_edges
-from ..render.prefixes import Prefixes, Render, trimmed
-from ..render.spans import Session, Span, TrainOn, find_spans, wanted
+from ..render.prefixes import Prefixes, Render, trimmed_length
+from ..render.spans import Session, Span, TrainOn, find_spans, messages_to_train
 from ..render.special_spelling import Spelling, texts_in
 from ..template.compiled import CompiledTemplate, Messages, RenderError
 from .environment import TracingEnvironment
@@ -34,17 +35,17 @@ _FIRST = chr(FIRST)
 _FEW = 4  # rows that cost as much filled together as one by one
 _MAX_ENTRIES = 4096  # in all; beyond that few records can have the same structure
 _MAX_VARIANTS = 32  # entries of one structure: trying all of them costs as much as rendering
-_MAX_DERIVED = 8 << 20  # characters; records that derive more are rendered, and counted, singly
-_MAX_FILLED = 1 << 20  # bytes; larger records are rendered with their steps counted
+_MAX_DERIVED = 8 << 20  # characters; records that derive more are rendered by the reference
+_MAX_FILLED = 1 << 20  # bytes; larger records are rendered by the reference, which counts steps
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Specialization:
-    """A rendering in which the texts of the record are left out.
+    """A rendering with gaps for the texts of a record.
 
     `pieces` holds the text in UTF-8, cut at every span edge, with b"" for each text of the record;
     `places` pairs the index of such a piece with the index of its value. The first piece is empty,
-    so that the running sum of sizes tells where the next ones begin: `edges` holds the indexes of
+    so that the running sum of sizes holds the start of the next piece: `edges` holds the indexes of
     the starts and stops of spans in it. `open_ended` lists the spans that may be empty or end in
     white space, depending on the texts. `is_mixed` is true if values hold words of the template.
     """
@@ -57,7 +58,7 @@ class Specialization:
     special_tokens: tuple[str, ...]
 
     def fill(self, values: Values) -> Marked | None:
-        """Return the rendering with `values`, or None where only the reference can tell it."""
+        """Return the rendering with `values`; None if the reference renderer must make it."""
         pieces = self._pieces(values)
         text = b"".join(pieces)
         ends = list(accumulate(map(len, pieces)))
@@ -67,7 +68,7 @@ class Specialization:
         return Marked(text, edges)
 
     def fill_rows(self, rows: Sequence[Values]) -> list[Filled | None]:
-        """Return what `fill` returns for each of the `rows`, in 500 ns each if there are many."""
+        """Return the result of `fill` for each of `rows`, in 500 ns per row if there are many."""
         if self.open_ended or len(rows) < _FEW:
             return list(map(self.fill, rows))
         pieces: list[Iterable[bytes]] = [repeat(piece, len(rows)) for piece in self.pieces]
@@ -88,7 +89,7 @@ class Specialization:
         return b"".join(self._pieces(values))
 
     def literal(self, values: Values, spelling: Spelling) -> list[int] | None:
-        """Return the spans in which `values` spell special tokens; None if that is unknown."""
+        """Return the edges of spans in which `values` spell special tokens; None if unknown."""
         if self.is_mixed:
             return None
         ends = list(accumulate(map(len, self._pieces(values))))
@@ -111,7 +112,9 @@ class Specialization:
             if start == stop:
                 return False
             said = text[start:stop].decode()
-            edges[2 * span + 1] = start + len(said[: trimmed(said, self.special_tokens)].encode())
+            edges[2 * span + 1] = start + len(
+                said[: trimmed_length(said, self.special_tokens)].encode()
+            )
         return True
 
 
@@ -152,24 +155,25 @@ def _is_value(character: str) -> bool:
 
 
 class Entry(NamedTuple):
-    """A specialization and the steps that a record takes to it; None: render such records singly.
+    """A specialization, and the steps whose answers select it for a record.
 
-    A step is a function, a getter of its first argument from the values, its further arguments,
-    and the answer that it must give (None: its result is a further value).
+    A step is a function, a getter of its first argument from the values, its further arguments, and
+    the answer that it must give (None: its result is appended to the values). A `specialization` of
+    None leaves records to the reference renderer.
     """
 
     steps: Sequence[_CompiledStep]
     specialization: Specialization | None
 
 
-_SINGLY = Entry((), None)
+_BY_REFERENCE = Entry((), None)
 
 
 class Specializations:
     """The specializations of one template, listed by structure.
 
-    Given equal answers the template takes the same next step, so the steps of at most one entry
-    hold for a record, and the order in which they are tried does not matter.
+    After equal answers the template takes the same next step. The steps of at most one entry
+    therefore hold for a record, and the order in which entries are tried does not matter.
     """
 
     def __init__(self) -> None:
@@ -179,7 +183,7 @@ class Specializations:
     def find(self, structure: Hashable, values: Values) -> Entry | None:
         """Return the entry for a record, and append the texts derived for it to `values`.
 
-        Return None, with `values` unchanged, if there is none yet.
+        Return None and leave `values` unchanged if there is no entry yet.
         """
         given = len(values)
         for entry in self._entries.get(structure, ()):
@@ -190,7 +194,7 @@ class Specializations:
                     values.append(found)
                     room -= len(found)
                     if room < 0:
-                        return _SINGLY
+                        return _BY_REFERENCE
                 elif bool(found) is not answer:
                     del values[given:]
                     break
@@ -218,10 +222,7 @@ class Specializations:
         return list(groups.values())
 
     def has_room(self, structure: Hashable) -> bool:
-        """Return whether a record of `structure` came before and another entry may be added.
-
-        From then on one has come before.
-        """
+        """Return whether `structure` was passed before and may have another entry."""
         entries = self._entries.get(structure)
         if entries is not None:
             return len(entries) < _MAX_VARIANTS
@@ -252,7 +253,7 @@ def _compiled(step: Step) -> _CompiledStep:
 
 
 def _getter(symbolic: str) -> Callable[[Values], Any]:
-    """Return a function from values to the text, or the object, that `symbolic` stands for."""
+    """Return a function that takes values and returns the text or object `symbolic` stands for."""
     if len(symbolic) == 1:
         which = ord(symbolic) - FIRST
         return lambda values: values[which]
@@ -263,7 +264,7 @@ def _getter(symbolic: str) -> Callable[[Values], Any]:
 
 
 class Specializer:
-    """Makes the specializations of one template; the arguments are those of `Renderer`."""
+    """Maker of the specializations of one template; the arguments are those of `Renderer`."""
 
     def __init__(
         self, template: str, *, variables: Mapping[str, Any], train_on: TrainOn,
@@ -283,14 +284,14 @@ class Specializer:
     def specialize(self, conversation: Conversation, trace: Trace) -> Specialization:
         """Return the specialization for records with the structure and answers of `conversation`.
 
-        `trace` holds its texts and records the steps. Raises `RenderError` where there is none.
+        `trace` holds its texts and records the steps. Raise `RenderError` if there is none.
         """
         if not self._is_safe or any(map(is_symbolic, structure_texts(conversation))):
             raise RenderError("template", "its own text may be taken for another's")
         self._environment.trace = trace
         session = _SymbolicSession(self._template, SymbolicConversation(conversation, trace), trace)
         symbolic = session.render(session.messages)
-        chosen = wanted(conversation, self._train_on)
+        chosen = messages_to_train(conversation, self._train_on)
         spans = find_spans(
             session, symbolic, conversation, chosen, train_on=self._train_on,
             special_tokens=self._special_tokens,
@@ -312,7 +313,7 @@ class Specializer:
         )  # fmt: skip
 
     def _may_trim(self, symbolic: str, span: Span) -> bool:
-        """Return whether a text may put a special token before white space that ends `span`."""
+        """Return whether texts may make `span` end in white space behind a special token."""
         if self._template.has_markers or self._train_on == "all" or not self._special_tokens:
             return False
         said = symbolic[slice(*span)]
@@ -328,7 +329,7 @@ class Specializer:
 
 
 class _SymbolicTemplate(CompiledTemplate):
-    """A template whose symbolic output is plain `str`, which the proofs take apart."""
+    """A template whose symbolic output is a plain `str`, so that the proofs can inspect it."""
 
     def render(self, messages: Messages, tools: Any = None, **options: Any) -> str:
         return "".join((super().render(messages, tools, **options), ""))
@@ -345,7 +346,7 @@ class _SymbolicSession(Session):
         self._trace = trace
 
     def prefixes(self, text: str, special_tokens: tuple[str, ...]) -> Prefixes:
-        """Return the places of the messages, found in one way more than for a real record."""
+        """Return the finder of the messages' spans, which has one way more than for real text."""
         return _SymbolicPrefixes(
             self.render, self.messages, text, special_tokens, self._is_from_message
         )
@@ -358,10 +359,10 @@ class _SymbolicSession(Session):
 
 
 class _SymbolicPrefixes(Prefixes):
-    """Places of messages, also where a template renders an answer otherwise when others follow.
+    """Finder of spans that also knows templates which change an answer when messages follow it.
 
     Some drop the thoughts of earlier answers. Symbolic text shows where the texts of the answer
-    stand, so its end is behind the last of them and what closes it when it is the last message.
+    are: its span ends behind the last of them, and the text that closes it as the last message.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""The structure of a conversation: what a template may look at freely, apart from its texts.
+"""Structures of conversations: everything in them but their texts.
 
-Two conversations of one structure differ in their texts alone: contents, and arguments of calls and
-parameters of tools as whole objects. Roles, types, names of fields, numbers and nesting belong to
-the structure.
+Two conversations of one structure differ in their texts alone: contents, and, as whole objects,
+arguments of calls and descriptions of tools. Roles, types, names of fields, numbers and nesting
+belong to the structure. Templates may inspect a structure freely, texts only if that is traced.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def grouped(
 ) -> dict[Hashable, tuple[list[int], list[list[Any]]]]:
     """Return the numbers and the texts of the plain `conversations`, by structure.
 
-    With `turns`, the turns of all of them where all are plain, it costs a third.
+    `turns` holds the turns of all of them, if all are plain; it then takes a third of the time.
 
     >>> one = Conversation(messages=[{"role": "user", "content": "Hi"}])
     >>> grouped([one, Conversation(messages=[]), one])
@@ -93,7 +93,7 @@ def grouped(
 
 
 def _shape(value: Any, values: list[Any], name: str) -> Hashable:
-    """Return the structure of the field `name`, and append its texts and objects to `values`."""
+    """Return the structure of `value`, the field `name`; append its texts to `values`."""
     if isinstance(value, str):
         if name in _STRUCTURAL:
             return value
@@ -130,7 +130,7 @@ def _structure_texts(value: Any, name: str) -> Iterator[str]:
 class SymbolicConversation:
     """A conversation with symbolic text in the place of its texts.
 
-    `ends[i]` is the number of texts in messages 0 to i.
+    `ends[i]` is the number of texts in messages 0 to i, and so the index of the first text behind.
     """
 
     def __init__(self, conversation: Conversation, trace: Trace) -> None:
@@ -149,7 +149,7 @@ class SymbolicConversation:
 
 
 def _replaced(value: Any, texts: Iterator[SymbolicText], name: str) -> Any:
-    """Return the field `name` with the next of `texts` for each text and whole object."""
+    """Return `value`, the field `name`, with the next of `texts` for each text and whole object."""
     if isinstance(value, str):
         return value if name in _STRUCTURAL else next(texts)
     if isinstance(value, dict):

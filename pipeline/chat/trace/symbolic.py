@@ -1,14 +1,14 @@
 """Symbolic text: a `str` that stands for unknown text and records what a template does with it.
 
-Templates hardly ever look at what people wrote; they put it between their own words. A
-`SymbolicText` holds single characters (of the end of Unicode's last private plane) that stand for
-texts of a record. A template run on symbolic text gives symbolic text: its own words around the
-unknown ones, for all records of one structure at once.
+Templates rarely inspect the texts of a record; they insert them between their own words. A
+`SymbolicText` holds single characters (of Unicode's last private plane) that stand for texts of a
+record. A template run on symbolic text gives symbolic text: its own words around the unknown ones,
+for all records of one structure at once.
 
-Guarantees: whatever a template learns about an unknown text is recorded as a question with the
-answer for the record at hand, and whatever it makes of one as a derived text; every other access
-raises `RefusalError`. So for each record that gives the same answers, filling the symbolic text in
-gives what the template would have given.
+Whatever a template learns about an unknown text is recorded as a question with the answer for the
+current record, and whatever it makes of one as a derived text. Every other access raises
+`RefusalError`. For each record that gives the same answers, replacing the characters by its texts
+therefore gives the rendering by the template.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RefusalError(Exception):
 
 
 class Step(NamedTuple):
-    """A question about the text `of` with its answer, or with None an operation on it.
+    """A question about the text `of` with its `answer`, or, if that is None, an operation on it.
 
     `name` is a key of `QUESTIONS` or of `OPERATIONS`.
     """
@@ -79,7 +79,7 @@ QUESTIONS: Mapping[str, Callable[..., bool]] = {
 
 
 def is_symbolic(value: Any) -> bool:
-    """Return whether `value` is or holds unknown text; raise `RefusalError` if it is not JSON.
+    """Return whether `value` is or holds unknown text; raise `RefusalError` unless it is JSON.
 
     >>> is_symbolic(["a", {"b": chr(FIRST)}]), is_symbolic(["a", {"b": 1}])
     (True, False)
@@ -101,7 +101,7 @@ class Trace:
     """One run of a template on one record.
 
     `values` holds the texts and objects of the record, followed by the derived texts. `steps` holds
-    the questions and operations in order: given equal answers the next step is the same for each
+    the questions and operations in order: after equal answers the next step is the same for every
     record.
     """
 
@@ -118,7 +118,7 @@ class Trace:
         return SymbolicText(chr(FIRST + index), self)
 
     def ask(self, name: str, of: str, *args: Any) -> bool:
-        """Record a question, and return the answer for the record at hand."""
+        """Record a question, and return the answer for the current record."""
         step = Step(name, of, _plain(args))
         if step not in self._answers:
             answer = bool(QUESTIONS[name](self.filled(of), *args))
@@ -146,11 +146,11 @@ class Trace:
             self._mixed.add(character)
 
     def origins(self, character: str) -> frozenset[int]:
-        """Return the texts of the record that the text behind `character` was made of."""
+        """Return the indexes of the texts from which that behind `character` was derived."""
         return self._origins.get(character, frozenset([ord(character) - FIRST]))
 
     def is_mixed(self, character: str) -> bool:
-        """Return whether the text behind `character` was made with words of the template."""
+        """Return whether words of the template are in the text that `character` stands for."""
         return character in self._mixed
 
     def filled(self, symbolic: str) -> Any:
@@ -170,7 +170,7 @@ def _characters(symbolic: str) -> str:
 
 
 def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return `args`; raise `RefusalError` unless they are known and hashable."""
+    """Return `args`; raise `RefusalError` unless they are hashable and without unknown text."""
     for arg in args:
         if type(arg) is tuple:
             _plain(arg)
@@ -179,7 +179,7 @@ def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return args
 
 
-class SymbolicText(str):  # noqa: PLW1641 (its hash refuses, too: see below)
+class SymbolicText(str):  # noqa: PLW1641 (its hash refuses: see below)
     """Text with unknown parts; as a `str` it holds the characters that stand for them."""
 
     __slots__ = ("_trace",)
@@ -219,19 +219,19 @@ class SymbolicText(str):  # noqa: PLW1641 (its hash refuses, too: see below)
         return self._trace.ask("contains", _characters(self), part)
 
     def startswith(self, prefix: Any, *args: Any) -> bool:
-        """Ask the question."""
+        """Record the question, and return the answer."""
         return self._trace.ask("startswith", _characters(self), prefix, *args)
 
     def endswith(self, suffix: Any, *args: Any) -> bool:
-        """Ask the question."""
+        """Record the question, and return the answer."""
         return self._trace.ask("endswith", _characters(self), suffix, *args)
 
     def split(self, sep: Any = None, maxsplit: Any = -1) -> SymbolicParts:  # type: ignore[override]
-        """Return the parts; the template may take the first and the last."""
+        """Return the parts, of which a template may take the first and the last."""
         return SymbolicParts(self, sep, maxsplit)
 
     def replace(self, old: Any, new: Any, *args: Any) -> SymbolicText:
-        """Derive a text; refuse where it may be much longer, as derived texts are not counted."""
+        """Derive a text; refuse one that may be much longer, as derived texts are not counted."""
         if not isinstance(old, str) or not isinstance(new, str) or len(new) > 8 * len(old):
             raise RefusalError("it replaces text with much more")
         return self._trace.derive("replace", _characters(self), old, new, *args)
@@ -276,7 +276,7 @@ class SymbolicObject(dict[str, Any]):
 def to_json(value: SymbolicText | SymbolicObject, *args: Any) -> SymbolicText:
     """Return the JSON of `value`; `args` are those of the operation "json".
 
-    This is not a method, since templates could call that.
+    This is not a method of the classes, since templates could call it.
     """
     text = value._text if isinstance(value, SymbolicObject) else value
     return text._trace.derive("json", _characters(text), *args)
@@ -311,7 +311,7 @@ _HARMLESS = {
 
 
 def _close(kind: type, base: type) -> None:
-    """Define on `kind` every other method of `base`, unless harmless: derive, ask or refuse."""
+    """Define each method of `base` that `kind` lacks, unless harmless: derive, ask or refuse."""
     for name in dir(base):
         if name in _HARMLESS or name in vars(kind):
             continue

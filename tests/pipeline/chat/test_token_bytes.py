@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from dataprep.formats.errors import DataprepError, IncompatibleError
-from dataprep.pipeline.chat.encode import MarkedEncoder, _cut
+from dataprep.pipeline.chat.encode import MarkedEncoder, _split_at_special_tokens
 from dataprep.pipeline.chat.render.marked_texts import (
     Marked,
     MarkedTexts,
@@ -316,7 +316,11 @@ _SPACES = "\t\n\x0b\x0c\r \x1c\x85\xa0\u1680\u2003\u2028\u202f\u205f\u3000\u200b
 @given(st.lists(st.sampled_from([*_SPACES, "a", "<l>", "<r>", "<b>"]), max_size=12).map("".join))
 def test_white_space_beside_control_tokens_is_taken_as_the_tokenizer_takes_it(text: str) -> None:
     ours, tokenizer, control = _stripping()
-    found = list(_cut(text.encode(), [], control, {name: _FLAGS[name] for name in control}))
+    found = list(
+        _split_at_special_tokens(
+            text.encode(), [], control, {name: _FLAGS[name] for name in control}
+        )
+    )
     ids: list[int] = []
     for first, last, token in found:
         part = text.encode()[first:last].decode()
@@ -349,6 +353,6 @@ def test_a_text_of_nothing_but_control_tokens_takes_no_longer_than_others() -> N
     name, count = b"<|im_end|>", 30_000
     literal = [(at + stop) * len(name) for at in range(count) for stop in (0, 1)]
     started = time.process_time()
-    pieces = list(_cut(name * (2 * count), literal, {name.decode(): 1}, {}))
+    pieces = list(_split_at_special_tokens(name * (2 * count), literal, {name.decode(): 1}, {}))
     assert len(pieces) == 2 * count + 1
     assert time.process_time() - started < 1

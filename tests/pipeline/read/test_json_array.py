@@ -16,7 +16,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import InputError
-from dataprep.pipeline.chat.records.reader import CHAT_FORMATS, ChatReader, ChatReadOptions
+from dataprep.pipeline.chat.options import ChatOptions
+from dataprep.pipeline.chat.records.reader import ChatReader, ChatReadOptions
 from dataprep.pipeline.read import json_array
 from dataprep.pipeline.read.discovery import find_sources, json_kind
 from dataprep.pipeline.read.fingerprints import STREAMS
@@ -172,7 +173,6 @@ def _of_lines(folder: Path) -> list[Any]:
 
 def test_what_a_json_file_holds(tmp_path: Path) -> None:
     """An array or lines, by the first character; one object over lines is said to be that."""
-    assert CHAT_FORMATS[".json"] == "json"
     path = tmp_path / "a.json"
     for content, kind in ((b" [", "json"), (b"\xef\xbb\xbf[", "json"), (b'{"a":1}', "jsonl"),
                           (b"", "jsonl"), (b"nonsense", "jsonl")):  # fmt: skip
@@ -195,7 +195,9 @@ class Asked:
     format: str | None = None
     hf_config: str | None = None
     hf_split: str | None = None
-    formats: Mapping[str, str] = field(default_factory=lambda: CHAT_FORMATS)
+    formats: Mapping[str, str] = field(
+        default_factory=lambda: ChatOptions(input="x", out="y").formats  # type: ignore[arg-type]
+    )
 
 
 def test_files_are_found_as_what_they_hold(tmp_path: Path) -> None:

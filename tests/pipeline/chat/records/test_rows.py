@@ -13,13 +13,12 @@ import pytest
 from dataprep.formats.errors import InputError
 from dataprep.pipeline.chat.records import rows
 from dataprep.pipeline.chat.records.conversation import ChatBatch, ChatRecord
-from dataprep.pipeline.chat.records.reader import ChatReader, ChatReadOptions, forms_at_start
+from dataprep.pipeline.chat.records.reader import ChatReader, ChatReadOptions
 from dataprep.pipeline.chat.records.record_shapes import Shaper
 from dataprep.pipeline.read import huggingface
 from dataprep.pipeline.read.parquet import longest_text, open_parquet, parquet_row_groups
 from dataprep.pipeline.read.records import Span
 from dataprep.pipeline.read.sources import Source
-from tests.scenes.sources import source_of
 from tests.scenes.tables_read import written
 from tests.support import SHARED_DATA, needs_shared_data
 
@@ -187,24 +186,3 @@ def test_real_records(tmp_path: Path, datasets: Any, kind: str, name: str) -> No
     else:
         source, stop = written(tmp_path / "x.parquet", pa.Table.from_pylist(found)), 1
     assert records_of(read(source, 0, stop)) == as_lines(found)
-
-
-def test_forms_at_the_start(tmp_path: Path, datasets: Any) -> None:
-    """What the first records are is told without reading the rest, of every format."""
-    pair = {"prompt": "u", "chosen": "a", "rejected": "b"}
-    options = ChatReadOptions()
-    for record, form in ((pair, "pairs"), ({"prompt": "u", "completion": "a"}, "chat")):
-        table = written(tmp_path / "x.parquet", pa.Table.from_pylist([record]))
-        assert forms_at_start(table, options) == {form}
-        assert forms_at_start(saved(datasets, tmp_path / form, [record]), options) == {form}
-    lines = tmp_path / "x.jsonl"
-    lines.write_text(json.dumps(pair) + '\n{"messages": []}\n{"x": 1}\nnonsense\n')
-    assert forms_at_start(source_of(lines), options) == {"pairs", "chat"}
-    assert forms_at_start(source_of(lines), ChatReadOptions(form="chat")) == {"chat"}
-    array = tmp_path / "x.json"
-    array.write_text("[" + json.dumps(pair) + "]")
-    assert forms_at_start(source_of(array, "json"), options) == {"pairs"}
-    lines.write_text("")
-    assert forms_at_start(source_of(lines), options) == frozenset()
-    empty = written(tmp_path / "y.parquet", pa.table({"messages": pa.array([], pa.string())}))
-    assert forms_at_start(empty, options) == frozenset()

@@ -305,6 +305,6 @@ def test_many_layouts_are_forgotten() -> None:
     for number in range(3000):
         record = {"messages": [USER, ANSWER], f"x{number}": 1}
         assert shaper.record(record).conversations[0].messages == [USER, ANSWER]
-    assert len(shaper._makers) <= 1024
+    assert len(shaper._converters) <= 1024
     shaper.record({"messages": [USER, ANSWER], "x" * 10_000: 1})
-    assert max(sum(map(len, names)) for names in shaper._makers) < 5000
+    assert max(sum(map(len, names)) for names in shaper._converters) < 5000
