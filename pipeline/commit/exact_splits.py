@@ -45,8 +45,8 @@ def split_sizes(
 
 
 def distribute(
-    pieces: Sequence[PlacedPiece], names: Sequence[str], sizes: Sequence[int], encoding: EncodingSettings,
-    directory: Path,
+    pieces: Sequence[PlacedPiece], names: Sequence[str], sizes: Sequence[int],
+    encoding: EncodingSettings, directory: Path,
 ) -> list[PlacedPiece]:  # fmt: skip
     """Write the documents of `pieces` to new pieces by split, under `directory`; return these.
 
