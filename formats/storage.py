@@ -180,7 +180,7 @@ def write_file(path: Path, data: bytes) -> FileHash:
 def create_directory(
     path: Path, *, exist_ok: bool = False, parents: bool = False, private: bool = False
 ) -> None:
-    """Create a directory, with its `parents` if asked for; `private` shuts out other users."""
+    """Create a directory, with `parents` those above it; `private` shuts out other users."""
     with storage_errors(path):
         path.mkdir(0o700 if private else 0o777, parents=parents, exist_ok=exist_ok)
 

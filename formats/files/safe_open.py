@@ -1,4 +1,4 @@
-"""Opening of files that somebody else may have put there: ordinary files, never links or devices.
+"""Opening of files of unknown origin: only ordinary files, never links or devices.
 
 Links are not followed, pipes are not waited for, devices are not touched; all are refused.
 Costs two system calls more than a plain open.

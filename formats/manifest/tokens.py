@@ -317,8 +317,8 @@ def _check_split(name: str, split: SplitEntry, files: dict[str, FileEntry], dtyp
         split.index is None or split.index in files, f"{split.index} is not in the list of files"
     )
     for extra in ("mask", "groups", "scores", "record_ids", "records"):
-        told = {getattr(shard, extra) is not None for shard in split.shards}
-        insist(len(told) <= 1, f"{name}: some shards have {extra}, others have none")
+        present = {getattr(shard, extra) is not None for shard in split.shards}
+        insist(len(present) <= 1, f"{name}: some shards have {extra}, others have none")
     for shard in split.shards:
         alone = (split.index is None) == (shard.record_ids is not None)
         insist(

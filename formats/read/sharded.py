@@ -353,7 +353,7 @@ class WindowPlaces:
         self._shifts = np.concatenate([[0], shifts.reshape(-1)])  # 0: a negative start stays so
         self._last = int((first + ends - begins).max(initial=-1))
         self._total = int(base[-1])
-        self._near: tuple[np.int64, Positions] | None = None  # made when many are first asked for
+        self._near: tuple[np.int64, Positions] | None = None  # computed for the first large batch
 
     def of(self, starts: Positions) -> Positions | None:
         """Return the start of each window in the range; None unless all are whole in a shard.

@@ -34,11 +34,11 @@ from .report import Finding, Findings, Refused
 from .rules import Rule, index_in_row
 
 __all__ = [
-    "Interrupted",
     "ProgressCallback",
     "Reader",
     "Task",
     "Verification",
+    "VerificationStopped",
     "VerifyPlan",
     "run_tasks",
 ]
@@ -50,7 +50,7 @@ _MAX_THREADS = 8
 _QUICK_BYTES = 1 << 20  # smaller datasets are read before threads have started
 
 
-class Interrupted(Exception):  # noqa: N818 (not an error: the caller was interrupted)
+class VerificationStopped(Exception):  # noqa: N818 (not an error: the caller was interrupted)
     """Exception that ends a worker thread after the verification was interrupted."""
 
 
@@ -88,9 +88,9 @@ class Verification:
         return not self.findings.any_in(name)
 
     def advance(self, count: int) -> None:
-        """Count `count` bytes as read; raise `Interrupted` if the verification was interrupted."""
+        """Count `count` bytes as read; raise `VerificationStopped` after an interruption."""
         if self.stop.is_set():
-            raise Interrupted
+            raise VerificationStopped
         if self._progress is None:
             return
         with self._lock:
