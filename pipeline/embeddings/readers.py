@@ -147,8 +147,8 @@ class RowReader:
     def _digests(self) -> list[str]:
         """Return the digests of the chunks of the file that fall to the span.
 
-        Every chunk falls to one span of the file. Its bytes were just read, so they are probably in
-        the page cache.
+        Every chunk falls to one span of the file. The bytes of the span have just been read, so
+        they are probably in the page cache.
         """
         source, span = self._source, self._span
         total = self._parts()

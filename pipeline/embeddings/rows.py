@@ -132,12 +132,12 @@ def block_limits() -> BatchLimits:
 
 
 def missing(column: Column) -> Problem:
-    """Return the problem of a record without a value for `column`, or with null."""
+    """Return the problem of a value that is missing or null."""
     return Problem("missing", f"the field {column.field!r} is missing or null")
 
 
 def wrong_type(column: Column, found: str) -> Problem:
-    """Return the problem of a value that has not the type of `column`; `found` describes it."""
+    """Return the problem of a value whose type does not fit `column`; `found` names the type."""
     wanted = {
         "vector": "an array of numbers", "int": "an integer", "float": "a number",
         "bool": "a boolean", "key": "text or an integer",
@@ -147,7 +147,7 @@ def wrong_type(column: Column, found: str) -> Problem:
 
 
 def wrong_width(column: Column, found: int) -> Problem:
-    """Return the problem of a vector with `found` numbers, which is not the width of `column`."""
+    """Return the problem of a vector of width `found`, which is not that of `column`."""
     return Problem(
         "wrong_width", f"the field {column.field!r} has {found} numbers, not {column.width}"
     )

@@ -77,7 +77,7 @@ def convert(
     gzip: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> ConvertReport:
-    """Convert the dataset in `source` to another layout in `out`, which must not exist.
+    """Convert the dataset in `source` to another layout in `out`, which must not hold anything yet.
 
     The layout of `source` is detected from its content. `to` is ``"dataprep"``, ``"jasper"``,
     ``"safetensors"`` or ``"hdf5"``; by default the suffix of `out` decides, and without a known
@@ -237,7 +237,7 @@ def _sweep(parent: Path, prefix: str) -> None:
 
 
 def _bytes(path: Path) -> int:
-    """Return the bytes of a file, or of the files in a directory."""
+    """Return the size in bytes of a file, or of all files in a directory."""
     if not path.is_dir():
         return path.stat().st_size
     return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())

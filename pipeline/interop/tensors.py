@@ -82,7 +82,7 @@ class FileArray:
         return self.shape[1:]
 
     def blocks(self, rows: int | None = None) -> Iterator[tuple[int, Array]]:
-        """Yield blocks of `rows` rows, each after the number of its first row; None: of 8 MiB."""
+        """Yield number of the first row, and rows, for blocks of `rows` rows; None: of 8 MiB."""
         step = rows or rows_of_block(self.dtype, self.row)
         for start in range(0, self.rows, step):
             yield start, self.read(start, min(start + step, self.rows))
@@ -109,7 +109,7 @@ class FilePart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tensor:
-    """Tensor: the rows of its `parts`, joined; `dtype` is one of `manifest.arrays.DTYPES`."""
+    """Named array that joins the rows of `parts`; `dtype` is one of `manifest.arrays.DTYPES`."""
 
     name: str
     dtype: str

@@ -117,9 +117,15 @@ def cluster(
 
 
 def require_clusters(options: PairOptions, inputs: PairInputs, table: PairTable) -> None:
-    """Raise the errors that `cluster` would raise about rows and files; needs no vectors."""
-    if _method(options, table) == "keywords" and "keyword_clusters" in inputs.others:
+    """Raise the errors that `cluster` would raise about rows, files and libraries.
+
+    Needs no vectors, so a build does not encode texts in vain.
+    """
+    by = _method(options, table)
+    if by == "keywords" and "keyword_clusters" in inputs.others:
         _keyword_clusters(inputs.others["keyword_clusters"], table.pairs.keywords)
+    elif by in ("keywords", "kmeans"):
+        require_kmeans()
 
 
 def _by_question(
@@ -288,7 +294,7 @@ def fall_back(
 
     ``clusters[i]`` and ``questions[i]`` are those of pair i. `vectors` (of the questions) and
     `centroids` have length 1; a centroid of zeros marks an empty cluster, which is never chosen.
-    With the rule ``largest`` -1 stays if no pair has a cluster.
+    With the rule ``none``, or if no cluster can be chosen, -1 stays.
     """
     without = np.flatnonzero(clusters < 0)
     filled = np.flatnonzero(centroids.any(axis=1))

@@ -209,7 +209,7 @@ class _Pools:
 
 
 class _Complements:
-    """Complements of sets: their numbers by rank, without lists of them.
+    """Complements of sets, whose numbers are computed by rank instead of stored.
 
     Below the j-th value v of a set there are v - j numbers outside the set; this count never falls
     with j. The number of rank r outside the set is therefore r plus the number of values whose

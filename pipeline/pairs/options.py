@@ -252,8 +252,8 @@ def hashed_options(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of the `stored` options that enters the recipe id.
 
     The value of a file is true or false, given or not: its content is hashed as an input. The
-    encoder is left out, as its probe identifies it, and so is the treatment of bad rows, whose
-    effect is visible in the counts of rejects.
+    encoder is left out, as its probe identifies it, and so is the treatment of bad rows, which has
+    no effect if there are none.
     """
     return {
         name: value is not None if name in _FILES else value

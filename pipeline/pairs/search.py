@@ -118,9 +118,9 @@ def most_similar(
 ) -> Ints:
     """Return int64 [queries, k]: the k most similar sources of each query, the best first.
 
-    Missing sources are -1, at the end of the row. The rows of `questions` and `sources` must have
-    length 1. `tile` is the number of questions and sources in a block. `done` is called with the
-    number of finished queries.
+    If fewer than k sources are left, the row ends with -1. The rows of `questions` and `sources`
+    must have length 1. `tile` is the number of questions and sources in a block. `done` is called
+    with the number of finished queries.
     """
     found = np.full((len(queries), k), -1, np.int64)
     starts = range(0, len(queries) if k and len(sources) else 0, tile[0])
@@ -145,7 +145,7 @@ def most_similar(
 def _candidates(
     vectors: Floats, sources: Floats, k: int, hide: Callable[[int, Floats], None], *, columns: int
 ) -> tuple[Ints, Ints]:
-    """Return rows of `vectors` and of `sources`, int64 [n] each: all candidates for the k best.
+    """Return all candidates for the k best: rows of `vectors` and of `sources`, int64 [n] each.
 
     ``hide(first, scores)`` sets excluded scores to -inf, see `Queries.hide`.
     """

@@ -74,7 +74,7 @@ def split_questions(
 
 
 def _guaranteed(names: Sequence[str], ratios: npt.NDArray[np.float64]) -> list[int]:
-    """Return the two splits that every cluster of two or more questions is in, as numbers."""
+    """Return the numbers of the splits, at most two, that get a question of each larger cluster."""
     wanted = [n for n in range(len(names)) if ratios[n] > 0]
     first = len(_FIRST)
     wanted.sort(key=lambda n: (_FIRST.index(names[n]) if names[n] in _FIRST else first, n))

@@ -83,7 +83,7 @@ class PairInputs:
 class Links:
     """Numbers of the question, source and cluster of each pair, int64 [P]; cluster -1: none.
 
-    `n_questions`, `n_sources` and `n_clusters` count the distinct ones.
+    The numbers are below `n_questions`, `n_sources` and `n_clusters`.
     """
 
     questions: Ints
@@ -173,7 +173,7 @@ def read_pairs(options: PairOptions, inputs: PairInputs) -> PairTable:
             seen |= rows.present
         present.append(seen)
     if options.shares() is None and not options.split_input:
-        _require_same_columns(inputs, present)
+        _require_splits_in_all(inputs, present)
     pairs = merger.finish()
     if options.keywords == "ignore":
         none = np.empty(0, np.int64)
@@ -184,7 +184,7 @@ def read_pairs(options: PairOptions, inputs: PairInputs) -> PairTable:
     )  # fmt: skip
 
 
-def _require_same_columns(inputs: PairInputs, present: Sequence[frozenset[str]]) -> None:
+def _require_splits_in_all(inputs: PairInputs, present: Sequence[frozenset[str]]) -> None:
     """Raise `InputError` if only some of the tables have a column of splits."""
     have_splits = ["split" in one for one in present]
     if any(have_splits) and not all(have_splits):

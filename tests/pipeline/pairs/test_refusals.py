@@ -95,6 +95,16 @@ def test_item_115_missing_libraries_are_named_first(
         build_pairs(options_for(tmp_path, input="none", **change), encoder=encoder)
 
 
+def test_scikit_learn_for_clusters_of_keywords_is_missed_before_embedding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clusters by keywords without a file are k-means, too: no text is encoded in vain."""
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    options = options_for(tmp_path, clusters="keywords")
+    with pytest.raises(UsageError, match="needs scikit-learn"):
+        build_pairs(options, encoder=lambda _: pytest.fail("asked"))
+
+
 def test_search_by_faiss_only_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """auto: above a million sources, if it is there; the choice is stored, and so in the id."""
     spec = {"there": True}
