@@ -33,12 +33,10 @@ if TYPE_CHECKING:
     import zipfile
 
 __all__ = [
-    "LEGACY",
     "check_index",
     "head",
     "index_size",
     "is_ours",
-    "numbers_at",
     "open_index",
     "tail",
     "write_index",
@@ -53,7 +51,7 @@ _LIMIT = (1 << 31) - 1  # larger sizes and offsets go to a 64-bit field, as zipf
 _MAX32 = (1 << 32) - 1
 _MODE = 0o644 << 16
 
-LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """First bytes of the files of torch.save that are not ZIP archives."""
 _AROUND = 1 << 20  # bytes beside the numbers; torch needs some thousands
 _MEMBERS = 64  # torch writes up to eight
@@ -120,7 +118,7 @@ def _begin(stream: FileIO, path: Path, count: int) -> int:
             raise _damaged(path, "does not end as a torch archive that dataprep wrote")
         return start
     try:
-        return numbers_at(stream, size, count)
+        return _numbers_at(stream, size, count)
     except ValueError as error:
         raise _damaged(path, str(error)) from None
 
@@ -252,7 +250,7 @@ def _long(value: int) -> bytes:
     return b"\x8a\x08" + body
 
 
-def numbers_at(stream: FileIO, size: int, count: int) -> int:
+def _numbers_at(stream: FileIO, size: int, count: int) -> int:
     """Return where the `count` numbers begin in `stream`, a file of `size` bytes.
 
     Raises `ValueError` with the reason where they cannot be found with certainty.
@@ -262,7 +260,7 @@ def numbers_at(stream: FileIO, size: int, count: int) -> int:
     if not 8 * count < size <= 8 * count + _AROUND:
         raise ValueError(f"does not have the size of an archive of {count} int64 numbers")
     stream.seek(0)
-    if stream.read(len(LEGACY)) == LEGACY:
+    if stream.read(len(_LEGACY)) == _LEGACY:
         raise ValueError("is in the form that torch.save had before ZIP archives")
     try:
         with zipfile.ZipFile(_Bounded(stream)) as archive:
