@@ -41,7 +41,7 @@ class NamedSplitOptions(Protocol):
 
 
 def split_in_name(name: str) -> str | None:
-    """Return train, val or test if the path `name` has a word for it, in its file or a folder.
+    """Return train, val or test if the file name in the path `name` says so, or else a folder.
 
     >>> split_in_name("data/validation-00000-of-00004.parquet"), split_in_name("attest.jsonl")
     ('val', None)
@@ -107,7 +107,7 @@ def named_split_notes(
 
 
 def _only_folder(options: NamedSplitOptions) -> str | None:
-    """Return val or test if the only input is a folder with a word for it as its name."""
+    """Return val or test if the only input is a folder that is named so, as data/test is."""
     if len(options.input) != 1 or not Path(options.input[0]).is_dir():
         return None
     split = _WORDS.get(Path(options.input[0]).name.lower())

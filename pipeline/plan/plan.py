@@ -142,7 +142,7 @@ class UnitBuilder:
         self._size = 0
 
     def add(self, span: Span, size: int) -> None:
-        """Add a span of `size` stored bytes, all of it to one unit."""
+        """Add a whole span, of `size` stored bytes, to the current unit or a new one."""
         if self._spans and (self._size + size > self._limit or len(self._spans) >= _MAX_SPANS):
             self._close()
         self._spans.append(span)

@@ -41,7 +41,7 @@ _VERY_FEW_KEYS = 10  # with so few, sizes can be far from the shares
 
 
 def ordered_names(names: Iterable[str]) -> list[str]:
-    """Return the names of splits in the order of their parts of the hashes: `train` last.
+    """Return the names of splits in the order of their parts: sorted, but `train` last.
 
     >>> ordered_names(["train", "val", "test"])
     ['test', 'val', 'train']

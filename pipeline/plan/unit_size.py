@@ -1,4 +1,7 @@
-"""Size of the units of a build; imports nothing, so that workers can be started early by it."""
+"""Size of the units of a build.
+
+The module imports nothing: workers are started with it, before the rest is imported.
+"""
 
 from __future__ import annotations
 

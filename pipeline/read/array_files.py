@@ -220,7 +220,7 @@ class _FlatFile:
 class _NpzFile:
     """Open .npz archive.
 
-    Members without rows of numbers are ignored, unless there are no others.
+    Members that hold no rows of numbers are ignored; `InputError` is raised if all are such.
     """
 
     def __init__(self, source: Source, archive: zipfile.ZipFile) -> None:

@@ -41,7 +41,7 @@ __all__ = [
 
 
 def arrow_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions that show a damaged file when Arrow converts values from it."""
+    """Return the exceptions that Arrow raises when it converts values of a damaged file."""
     import pyarrow as pa
 
     return pa.ArrowException, SystemError  # the latter for offsets that run backwards
@@ -61,7 +61,7 @@ class BatchLimits:
     for_text: Callable[[int], int] | None = None
 
     def fitting(self, row_bytes: int) -> int:
-        """Return how many rows of `row_bytes` bytes to take together, at least one.
+        """Return the largest number of rows of `row_bytes` bytes within the limits, at least one.
 
         >>> BatchLimits(rows=4096, bytes=1 << 20).fitting(1000)
         1048
@@ -124,8 +124,8 @@ def portions(
 ) -> Iterator[P]:
     """Yield the portions that `convert` makes of `batches`, which are the rows of `span`.
 
-    ``convert(rows, row, record)`` gets the number of the first of the rows in the table and in the
-    span. `arrow_errors` that it raises become an `InputError`. `consumed` is set on each portion.
+    ``convert(rows, row, record)`` gets the numbers of its first row in the table and in the span;
+    exceptions of `arrow_errors` in it become an `InputError`. Each portion gets its `consumed`.
     """
     with table.decoding():
         first, stored = table.first_row(span), table.stored_bytes(span)

@@ -186,10 +186,10 @@ def reading_apart() -> Iterator[None]:
 
 
 def apart(function: Callable[P, T]) -> Callable[P, T]:
-    """Return `function`, but run in the child process within `reading_apart`.
+    """Decorate `function` to run in the child process within `reading_apart` blocks.
 
-    Its first argument is a path or has a `name`, which errors give as their place. A callable
-    passed as `done` is called in this process.
+    The first argument must be a path or have a `name`, for errors. A callable passed as `done` is
+    called in this process.
     """
 
     @functools.wraps(function)
@@ -207,7 +207,7 @@ def apart(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def streamed_apart(function: Callable[P, Iterator[T]]) -> Callable[P, Generator[T]]:
-    """Return the generator function `function`, but run in the child process; see `apart`."""
+    """Decorate the generator function `function` to run in the child process, as `apart` does."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> Generator[T]:

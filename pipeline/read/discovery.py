@@ -206,7 +206,7 @@ def _expand_folder(folder: Path, options: Search) -> Iterator[Path]:
 
 
 def _content(folder: Path, options: Search) -> tuple[list[Path], list[Path]]:
-    """Return all files below `folder`, and all links to folders, both sorted; none are hidden.
+    """Return the files below `folder` and the links to folders, both sorted, without hidden ones.
 
     The output directory is left out. Raise `OSError` for a folder that cannot be listed, and
     `InputError` for a link to a file that does not exist.
@@ -323,7 +323,8 @@ def _compression(path: Path, kind: str) -> str | None:
 def compression_of(head: bytes, path: Path, kind: str) -> str | None:
     """Return the compression of the file `path`, which begins with `head`; None if it is plain.
 
-    Raise `InputError` if it is no text in UTF-8, or no JSON lines where the format `kind` is jsonl.
+    Raise `InputError` for archives, for other encodings than UTF-8, and for a JSON array in a file
+    of the format `kind` "jsonl".
     """
     for magic, name in _REFUSED.items():
         if head.startswith(magic):

@@ -177,7 +177,7 @@ class _ArrayBuffer:
         self._keep(chunk)
 
     def finish(self) -> Elements:
-        """Return what follows the last element; raise `InputError` if the array is not closed."""
+        """Return what follows the last element; raise `InputError` for an array without end."""
         if not self._scanner.closed:
             raise input_error(
                 f"the JSON array is not closed: it breaks off in element {self._number + 1}, after "
@@ -240,7 +240,7 @@ class _ArrayBuffer:
         self._begin_after(cuts[-1])
 
     def _begin_after(self, size: int) -> None:
-        """Begin a new element, `size` bytes and a comma or bracket after the start of the last."""
+        """Begin a new element, after the `size` bytes of the last and the comma or bracket."""
         self._offset += size + 1
         self._size = 0
         self._waiting = []

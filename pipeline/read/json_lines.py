@@ -177,7 +177,7 @@ def _check(value: Any, path: tuple[str, ...], wanted: Any) -> BadLineError | Non
 
 
 class JsonRows:
-    """Reader of the fields `wanted`, a type for each path, in every line.
+    """Reader of wanted fields in JSON lines; `wanted` maps the path of each to its type.
 
     In each record a field whose own name is the dotted path takes precedence over the nested one.
     `explain` returns the fault of an object that lacks a wanted value. With `constants`, objects
@@ -275,7 +275,7 @@ class JsonRows:
         )
 
     def _with_dots(self, dotted: Sequence[Path]) -> _DottedRows:
-        """Return a reader of objects that have single fields named like the paths `dotted`."""
+        """Return a reader of objects in which each of the paths `dotted` is the name of a field."""
         key = tuple(dotted)
         if key not in self._dotted_rows:
             self._dotted_rows[key] = _DottedRows(
@@ -286,7 +286,7 @@ class JsonRows:
 
 
 class _DottedRows:
-    """Reader like `JsonRows` of objects with single fields named like the paths `dotted`."""
+    """Reader like `JsonRows`, for objects in which each of the paths `dotted` is one name."""
 
     def __init__(
         self, wanted: Mapping[Path, Any], dotted: Collection[Path], explain: Explain, *,
@@ -348,7 +348,7 @@ class _Key:
         return self.count(data, 0) > 0
 
     def once_a_line(self, data: bytes, octets: npt.NDArray[np.uint8], lines: int) -> bool:
-        """Return whether the name is a key once in each of `lines` lines that all have it."""
+        """Return whether each of `lines` lines has the key only once, given that all have it."""
         first = self._quoted[0]
         if len(self._quoted) == 1 and len(first) >= 4 and count_of(octets, first) <= lines:
             return True

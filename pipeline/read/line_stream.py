@@ -176,8 +176,9 @@ class LineStream:
     def needed_bytes(self) -> int:
         """Return about how many stored bytes of a compressed file hold the text yielded so far.
 
-        `stored_bytes` also counts what was read ahead. While blocks or chunks are being read, this
-        consumes up to `_MOST_AHEAD_BYTES` of text, so nothing may be read afterwards.
+        Unlike in `stored_bytes`, bytes that were read ahead do not count. While blocks or chunks
+        are being read, this consumes up to `_MOST_AHEAD_BYTES` of text, so nothing may be read
+        afterwards.
         """
         if self._compressed is None or self._inflating is None:
             return self.stored_bytes  # all was read
@@ -404,7 +405,7 @@ class _Lines:
                 yield self._block(data)
 
     def _next_lines(self) -> bytes:
-        """Return whole lines, or the rest of the stream, or a start of over `MAX_RECORD_BYTES`."""
+        """Return whole lines; the beginning of one that is too long; or the rest of the stream."""
         size = len(self._rest)
         cut = self._rest.rfind(b"\n")
         self._make_room(size)

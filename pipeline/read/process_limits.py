@@ -103,7 +103,7 @@ def new_note() -> IO[bytes]:
 
 
 def read_activity(note: IO[bytes]) -> Activity | None:
-    """Return what the process that writes `note` does; None if it is not within `limits`."""
+    """Return the activity that a process wrote to `note`; None if it is not within `limits`."""
     data = os.pread(note.fileno(), _NOTE_BYTES, 0)
     active, size, source, start, stop, line, offset = _HEAD.unpack_from(data)
     if not active:
@@ -176,7 +176,7 @@ def _opened_statm() -> int | None:
 
 
 def _limit_memory(statm: int, room: int) -> tuple[int, int] | None:
-    """Limit the address space to `room` more; return the limits before, or None if unchanged."""
+    """Limit the address space to `room` more bytes; return the old limits, None if unchanged."""
     used = int(os.pread(statm, 64, 0).split(b" ", 1)[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY and soft <= used + room:

@@ -78,7 +78,7 @@ def _require_archive(path: Path, where: str, code: str) -> None:
 
 
 def rewriting(path: Path, expression: str, why: str) -> str:
-    """Return a remedy: a command that saves `expression` over `path`, which it calls ``f``."""
+    """Return a remedy: a command that saves `expression`, in which ``f`` is `path`, to `path`."""
     return f'{why}: python -c "import torch; f = {str(path)!r}; torch.save({expression}, f)"'
 
 

@@ -161,7 +161,7 @@ def _offsets(counts: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.in
 
 
 class _GigatokenOrReference:
-    """The engine gigatoken, and the reference for texts with a suspect (see `suspects`).
+    """Engine that gives texts with a suspect (see `suspects`) to the reference, else to gigatoken.
 
     The reference is loaded for the first such text.
     """
@@ -480,7 +480,7 @@ def _of(encoded: Encoded, index: int) -> Any:
 def _are_installed(versions: Mapping[str, str]) -> bool:
     """Return whether libraries are installed in these `versions`.
 
-    Folders named by pip show it without `importlib.metadata`, which takes 20 ms to import.
+    The .dist-info folders of pip show it; `importlib.metadata` would take 20 ms to import.
     """
     import gigatoken
 

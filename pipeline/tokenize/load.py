@@ -75,8 +75,8 @@ def resolve_tokenizer(spec: str | None, *, load: bool = True) -> TokenizerSource
     With `load`, it is loaded once to check it; without, the caller must call `load_tokenizer`.
 
     A `spec` is a path (tokenizer.json, .tiktoken, sentencepiece .model, or a folder with one of
-    them), ``tiktoken:NAME``, or ``OWNER/NAME`` on the Hugging Face hub. An existing path comes
-    first. Raise `InputError` (E_TOKENIZER) and `StorageError`.
+    them), ``tiktoken:NAME``, or ``OWNER/NAME`` on the Hugging Face hub. An existing path takes
+    precedence. Raise `InputError` (E_TOKENIZER) and `StorageError`.
 
     >>> resolve_tokenizer(None).origin
     'built-in'

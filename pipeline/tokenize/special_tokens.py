@@ -108,7 +108,7 @@ def template_bos(config: Config) -> SpecialToken | None:
 
 
 def parse_config(config: Config) -> Config:
-    """Return `config` without template, truncation and padding; special tokens can be spelled.
+    """Return `config` without template, truncation and padding: text can spell special tokens.
 
     It shares the vocabulary with `config`: treat both as read-only.
     """

@@ -59,7 +59,7 @@ class Suspects:
 
     @cached_property
     def _member(self) -> npt.NDArray[np.bool_]:
-        """Return, for each code point, whether it is in the set."""
+        """Return a table of all code points: whether each is in the set."""
         member = np.zeros(0x110000, np.bool_)
         for first, last in self._ranges:
             member[first : last + 1] = True
@@ -67,7 +67,7 @@ class Suspects:
 
     @cached_property
     def _pair(self) -> npt.NDArray[np.bool_]:
-        """Return, for each two bytes as a number, whether a code point in the set begins so."""
+        """Return a table of two bytes, as a number: whether a code point in the set begins so."""
         codes = np.flatnonzero(self._member)
         pair = np.zeros(0x10000, np.bool_)
         for stop, lead, shift in ((0x800, 0xC0, 6), (0x10000, 0xE0, 12), (0x110000, 0xF0, 18)):
@@ -120,7 +120,7 @@ class Suspects:
 
 @cache
 def suspects_of(*, compared: bool, nfc: bool) -> Suspects:
-    """Return the suspects for the versions whose tables were `compared`, or for any others.
+    """Return the suspects; with `compared`, those for the versions in `COMPARED`.
 
     With `nfc`, also all characters that NFC changes, or may join to the character before.
     """

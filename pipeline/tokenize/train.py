@@ -52,7 +52,7 @@ _SAMPLES = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainReport:
-    """The training data of a tokenizer, and how well it compresses them."""
+    """Report of a training: sizes of the tokenizer and its data, and how well it compresses."""
 
     vocab_size: int
     """Number of ids, special tokens included."""
