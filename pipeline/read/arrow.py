@@ -44,7 +44,7 @@ def arrow_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions that Arrow raises when it converts values of a damaged file."""
     import pyarrow as pa
 
-    return pa.ArrowException, SystemError  # the latter for offsets that run backwards
+    return pa.ArrowException, SystemError  # SystemError for decreasing offsets
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

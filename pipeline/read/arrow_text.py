@@ -195,9 +195,8 @@ def _sizes_of(array: Any) -> npt.NDArray[np.int64]:
         sizes = np.append(_sizes_of(array.dictionary), 0)
         places = pc.fill_null(array.indices.cast("int64"), len(sizes) - 1)
         places = places.to_numpy(zero_copy_only=False)
-        return np.asarray(
-            sizes.take(places, mode="clip"), np.int64
-        )  # Arrow refuses invalid ones later
+        # An invalid index, which Arrow refuses later, must not raise here.
+        return np.asarray(sizes.take(places, mode="clip"), np.int64)
     if pa.types.is_integer(array.type) or not len(array):
         return np.zeros(len(array), np.int64)
     if pa.types.is_string_view(array.type):

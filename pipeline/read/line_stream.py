@@ -189,7 +189,7 @@ class LineStream:
         stored = self._compressed.consumed
         while given < _MOST_AHEAD_BYTES and (data := inflated.read(_AHEAD_STEP_BYTES)):
             if self._compressed.consumed > stored and given >= _LEAST_AHEAD_BYTES:
-                break  # all that is stored up to here was decompressed before this
+                break  # `given` bytes of text come from `stored` bytes
             stored, given = self._compressed.consumed, given + len(data)
         return stored * text // max(1, given)
 

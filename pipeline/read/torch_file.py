@@ -92,7 +92,7 @@ def rows_problem(value: Any, size: int) -> str | None:
         return f"expected numbers of a plain type, found {value.dtype}"
     if value.dim() == 0:
         return "expected rows, found a single number"
-    if value.numel() * value.element_size() > size:  # strides of 0
+    if value.numel() * value.element_size() > size:  # as with strides of 0
         return f"its shape {list(value.shape)} needs more bytes than the file has"
     return None
 
