@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.utils.data import default_collate
 
-from ..loader.state_errors import calls_inside
+from ..loader.state_errors import caller_stacklevel
 from ..seeding import isolated
 from .preprocessed_map import PreprocessedDataset
 from .randomness import draws_nothing
@@ -53,7 +53,7 @@ def tokenized(data: Any, task: Any, tokenizer: Any, *, draws: bool | None) -> An
         return samples
     warnings.warn(
         f"{len(data) - len(filled):,} of {len(data):,} texts are empty and left out",
-        stacklevel=calls_inside(),
+        stacklevel=caller_stacklevel(),
     )
     return samples.select(filled)
 
