@@ -55,7 +55,7 @@ _OTHER_NAMES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LabelsFrom:
-    """`collate` for samples whose labels are in `field`: it is renamed to `labels` first."""
+    """Collate function that renames `field` to `labels` in all samples, then calls `collate`."""
 
     collate: Any
     field: str

@@ -155,11 +155,11 @@ class MaskedLM(Padded):
         if marked is not None:
             allowed &= marked == 0
         hashes = self._hashes(ids, real, numbers)
-        groups = self._places(real)
+        groups = self._positions(real)
         if self.whole_words:
             groups, allowed = self._words(words, work, real, allowed)
         hidden = allowed & (_uniform(_draw(hashes, groups, _WHICH)) < self.probability)
-        work.batch["labels"] = self._hide(ids, hidden, hashes, self._places(real))
+        work.batch["labels"] = self._hide(ids, hidden, hashes, self._positions(real))
         return self.finish(work)
 
     def hide(self, batch: Batch, seeds: npt.NDArray[np.uint64]) -> Batch:
@@ -176,18 +176,18 @@ class MaskedLM(Padded):
         labels = batch["labels"].numpy()
         real = labels != IGNORED_LABEL
         require(bool(((labels == ids) | ~real).all()), "labels",
-                "are not the tokens of their own places: make the rows with "
+                "are not the tokens of their own positions: make the rows with "
                 "labels='unshifted'")  # fmt: skip
         self._check_ids(ids, real)
         allowed = real & ~self._special[np.where(real, ids, 0)]
         key = np.uint64((self.seed * SECOND + 1) & _MASK64)
         hashes = finalise(finalise(np.atleast_1d(key)) ^ seeds)[:, None]
-        groups = places = self._places(real)
+        groups = positions = self._positions(real)
         if self.whole_words:
             work = UnfinishedBatch(batch={"input_ids": ids}, rows={}, layouts={}, apart=set())
             groups, allowed = self._words(None, work, real, allowed)
         hidden = allowed & (_uniform(_draw(hashes, groups, _WHICH)) < self.probability)
-        batch["labels"] = torch.from_numpy(self._hide(ids, hidden, hashes, places))
+        batch["labels"] = torch.from_numpy(self._hide(ids, hidden, hashes, positions))
         return batch
 
     def _check_ids(self, ids: Array, real: Array) -> None:
@@ -200,16 +200,16 @@ class MaskedLM(Padded):
                 field="input_ids", remedy="Use the vocab_size of the tokenizer that made the ids.",
             )  # fmt: skip
 
-    def _places(self, real: Array) -> Array:
+    def _positions(self, real: Array) -> Array:
         """Return int64 [rows, width]: the position of each token in its row without padding."""
         first = real.argmax(axis=1)
-        places: Array = np.arange(real.shape[1]) - first[:, None]
-        return places
+        positions: Array = np.arange(real.shape[1]) - first[:, None]
+        return positions
 
     def _hashes(self, ids: Array, real: Array, numbers: Sequence[int] | None) -> _Words:
         """Return uint64 [rows, 1]: a hash of seed, epoch, sample number and ids of each row."""
-        places = self._places(real).view(np.uint64)
-        words = finalise(ids.astype(np.uint64) * np.uint64(GOLDEN) + places * np.uint64(FIRST))
+        positions = self._positions(real).view(np.uint64)
+        words = finalise(ids.astype(np.uint64) * np.uint64(GOLDEN) + positions * np.uint64(FIRST))
         sums = np.where(real, words, np.uint64(0)).sum(axis=1, dtype=np.uint64)
         if numbers is not None:
             own = np.asarray(numbers, np.int64).view(np.uint64)
@@ -239,13 +239,13 @@ class MaskedLM(Padded):
         before[:, 1:] = allowed[:, :-1]
         return np.cumsum(~(goes_on & before) & real, axis=1), allowed
 
-    def _hide(self, ids: Array, hidden: Array, hashes: _Words, places: Array) -> Array:
+    def _hide(self, ids: Array, hidden: Array, hashes: _Words, positions: Array) -> Array:
         """Replace the `hidden` tokens of `ids`, in place, and return the labels."""
         wanted = self.schema.resolve("labels", pad_value=self.label_pad_id)
         labels: Array = np.full(ids.shape, wanted.pad_value, wanted.numpy)
         labels[hidden] = ids[hidden]
         rows, columns = np.nonzero(hidden)
-        own = hashes[rows, 0], places[rows, columns]
+        own = hashes[rows, 0], positions[rows, columns]
         share = _uniform(_draw(*own, _WHAT))
         drawn = _draw(*own, _OTHER) % np.uint64(len(self._ordinary))
         other = np.where(
@@ -265,9 +265,9 @@ def _word_numbers(row: int, words: Any) -> list[int]:
         ) from None  # fmt: skip
 
 
-def _draw(hashes: _Words, places: Array, purpose: int) -> _Words:
+def _draw(hashes: _Words, positions: Array, purpose: int) -> _Words:
     """Return 64 bits for each position, independent of those for another purpose."""
-    number = places.astype(np.int64).view(np.uint64) * np.uint64(4) + np.uint64(purpose)
+    number = positions.astype(np.int64).view(np.uint64) * np.uint64(4) + np.uint64(purpose)
     return finalise(hashes + number * np.uint64(GOLDEN))
 
 

@@ -118,7 +118,7 @@ class Padded:
         return finished(work.batch, self.schema, tensors=self.tensors)
 
     def pad(self, columns: Columns, equal: tuple[str, ...] = ()) -> UnfinishedBatch:
-        """Return all columns padded, labels masked.
+        """Return the batch of `columns`, padded, with labels masked.
 
         Fields of ids with the prefixes `equal` are padded to one width.
         """

@@ -129,7 +129,7 @@ class CollatorRegistry:
         del self._found[name]
 
     def list_collators(self, modality: str | None = None) -> list[CollatorInfo]:
-        """Return all collators, or those of a modality, by falling precedence."""
+        """Return all collators, or those of a modality, in descending order of precedence."""
         found = [i for i in self._found.values() if modality is None or i.modality == modality]
         return sorted(found, key=lambda info: -info.precedence)
 

@@ -29,7 +29,7 @@ _OF_KIND = {"b": torch.bool, "i": torch.int64, "u": torch.int64, "f": torch.floa
 
 
 def dtype_of(name: torch.dtype | str) -> torch.dtype:
-    """Return the torch dtype that `name` is or names; raise `UsageError` for any other value.
+    """Return `name` as a torch dtype; raise `UsageError` for a name or dtype not supported.
 
     >>> dtype_of("int32")
     torch.int32
@@ -133,7 +133,7 @@ class OutputSchema:
         return {name: _plain(schema) for name, schema in self.fields.items()}
 
     def along(self, name: str) -> str | None:
-        """Return the field of ids of which `name` has one number per id, or None."""
+        """Return the field of ids that `name` is cut and padded with, prefix included, or None."""
         if (name, "along") in self._resolved:
             found: str | None = self._resolved[name, "along"]
             return found

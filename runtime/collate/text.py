@@ -63,7 +63,10 @@ class CausalLM(Padded):
         return self.finish(work)
 
     def _mask(self, labels: Array, out: Array, *, own: bool) -> None:
-        """Mask the labels of tokens where `out` is True; if `own`, also those at that position."""
+        """Mask, in place, the labels of tokens where `out` is True.
+
+        With `shift` they are one position earlier; `own` also masks the labels at that position.
+        """
         if own or not self.shift:
             np.copyto(labels, self.label_pad(), where=out)
         if self.shift:

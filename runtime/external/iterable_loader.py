@@ -112,7 +112,7 @@ class IterableSource:
         return _IterablePass(self, self.next, self.passes)
 
     def upcoming(self, workers: int) -> tuple[None, Any]:
-        """Return None and the first batch of the next pass (None without one); reads up to it."""
+        """Return (None, first batch of the next pass or None); the stream is read up to it."""
         return None, self.dataset.upcoming(self.next)
 
     def with_batch_size(self, batch_size: int) -> IterableSource:
@@ -375,7 +375,10 @@ class BatchStream(IterableDataset[Any]):
                 yield self._batch(group, epoch, counted=counted)
 
     def _batch(self, group: list[NumberedRow], epoch: int, *, counted: bool = True) -> Any:
-        """Return this rank's part of a global batch, filled up under a mask if it is short."""
+        """Return this rank's part of a global batch, with masked filling rows if it is short.
+
+        None if no row can be used.
+        """
         first, stop = (
             len(group) * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1)
         )

@@ -301,9 +301,10 @@ def _some(numbers: list[int]) -> str:
 
 
 def failed(where: str, doing: str, error: Exception) -> DataprepError:
-    """Return a `SampleError` about the sample `where`, for an `error` raised while `doing` that.
+    """Return the error to raise in place of `error`, which reading or collating samples raised.
 
-    If the machine failed, and not the sample, return a `StorageError`.
+    It is a `StorageError` if the machine failed, else a `SampleError` about the samples `where`;
+    `doing` says which of both was done.
     """
     machine = machine_error(error)
     if machine is not None:

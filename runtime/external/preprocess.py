@@ -120,7 +120,7 @@ class Preprocessing:
     def identity(self) -> str:
         """Return a digest of column mapping, transform and engine: 16 hex digits.
 
-        Of a transform it has the name only, so all lambdas are equal.
+        A transform counts by its name only, so all lambdas are alike.
         """
         transform = name_of(self.transform)
         described = {} if self.engine is None else dict(self.engine.describe())
@@ -155,7 +155,7 @@ def as_tensors(value: Any) -> Any:
 
 
 def _listed(values: list[Any]) -> Any:
-    """Return a list that is not empty as a tensor, or as a list if it is ragged or no numbers."""
+    """Return a non-empty list as a tensor; if it is ragged or not numeric, as a list."""
     if isinstance(values[0], str | bytes | Mapping):
         return [as_tensors(one) for one in values]
     try:

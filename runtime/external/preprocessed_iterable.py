@@ -52,7 +52,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         hf_iterable: a Hugging Face or torch `IterableDataset`, another object that can be iterated
             over repeatedly, or a function that returns a new iterator each time.
         prompt_engine, column_mapping, transform: as for `PreprocessedDataset`.
-        buffer_size: rows in the shuffle buffer, which hold raw rows; the order is a function of
+        buffer_size: raw rows in the shuffle buffer; the order is a function of
             (seed, epoch). 0 or 1: the order of the stream. None: 1,000, or the size in the state
             that a loader resumes from.
         skip_errors: leave out rows that cannot be processed, and count them: see `skipped`.
@@ -135,7 +135,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         return int(self._skips.sum())
 
     def skips(self) -> dict[str, int]:
-        """Return the same by the stage that failed: ``{"engine": 3}``."""
+        """Return the numbers of rows left out by the stage that failed, as ``{"engine": 3}``."""
         counts = self._skips.sum(0).tolist()
         return {stage: n for stage, n in zip(STAGES, counts, strict=True) if n}
 
@@ -152,7 +152,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         mine, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        # A rank's workers are neighbours nowhere: parts of one size, whatever is divided.
+        # Neighbouring parts belong to different ranks, so that leftover rows or shards are spread.
         part, parts = mine * self.world_size + self.rank, workers * self.world_size
         begin, several = self.epoch, self.by_shards and parts > 1
         place = f" of the shards of part {part} of {parts}" if several else ""
