@@ -29,7 +29,7 @@ from ..read.process_limits import Watch
 from ..read.reader import ReadOptions
 from ..read.records import Batch, Reject, Span, excerpt
 from ..read.sources import Source
-from ..tokenize.engines import Encoder
+from ..tokenize.engines import Encoder, naming
 from ..tokens.task import RecordUnit, TokenResult
 from .encode import MarkedEncoder
 from .overlong import OVERLONG, UNDECIDED, Cutter, Parts
@@ -72,10 +72,9 @@ class ChatTask:
         """Do unit `number`: write its files to `scratch`."""
         if threads:
             self._encoder.spread(threads)
-        unit = self._plan.units[number]
-        return _ChatUnit(
-            self._resources, self._plan, unit, scratch, report=report, clock=clock
-        ).run()
+        plan, unit = self._plan, self._plan.units[number]
+        with naming(plan.payload.tokenizer):
+            return _ChatUnit(self._resources, plan, unit, scratch, report=report, clock=clock).run()
 
 
 def renderer_of(

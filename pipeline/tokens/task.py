@@ -272,8 +272,9 @@ class TextTask:
         """Do unit `number`: write its files to `scratch`."""
         if threads:
             self._encoder.spread(threads)
-        unit = self._plan.units[number]
-        return _TextUnit(self._encoder, self._plan, unit, scratch, report=report, clock=clock).run()
+        plan, unit = self._plan, self._plan.units[number]
+        with naming(plan.payload.tokenizer):
+            return _TextUnit(self._encoder, plan, unit, scratch, report=report, clock=clock).run()
 
 
 class _TextUnit(RecordUnit[Batch]):

@@ -84,6 +84,24 @@ def test_a_pattern_that_does_not_end(words: list[str], tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("kind", ["tokens", "chat"])
+def test_a_pattern_that_does_not_end_beyond_the_sample(kind: str, tmp_path: Path) -> None:
+    """The error of a unit names the tokenizer's file as well."""
+    tokenizer = endless(tmp_path / "endless.json")
+    texts = [*("some words " * 20 for _ in range(3000)), "a" * 60 + "!"]
+    talks: list[dict[str, Any]] = [{"text": text} for text in texts]
+    if kind == "chat":
+        answer = {"role": "assistant", "content": "b"}
+        talks = [{"messages": [{"role": "user", "content": text}, answer]} for text in texts]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, talks)))
+    done = dataprep(
+        "build", "--kind", kind, "--input", tmp_path / "in.jsonl", "--out", tmp_path / "out",
+        "--tokenizer", tokenizer, *(["--template", "chatml"] if kind == "chat" else []),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (7, 1), done.stderr
+    assert f"E_TOKENIZER] {tokenizer}: the tokenizers library fails on '" in done.stderr
+
+
 def damaged(path: Path, change: Any) -> Path:
     """A dataset with another tokenizer.json, of which config.json has the hash."""
     shutil.copytree(REPOSITORY / "data_fixtures" / "golden" / "v1" / "narrow", path)
