@@ -112,7 +112,7 @@ class StepSampler(Sampler[list[int]], ABC):
 
     @property
     def skipped(self) -> list[int] | list[list[int]]:
-        """Return the skipped samples; for a mixture a list for each source, or [] without any."""
+        """Return the skipped samples (for a mixture, a list for each source), or [] if none are."""
         return []
 
     @property
@@ -123,7 +123,7 @@ class StepSampler(Sampler[list[int]], ABC):
     def take_over(self, state: Mapping[str, Any], stood: Progress, begin: Progress) -> None:
         """Make later passes continue `state`, which was taken at `stood`, from `begin` on.
 
-        Running passes do not change.
+        `begin` is the next epoch if the state had finished its own. Running passes do not change.
         """
 
     def position(self, count: int, epoch: int) -> int:
@@ -235,7 +235,7 @@ class GlobalBatchSampler(StepSampler):
 
     @property
     def skipped(self) -> list[int] | list[list[int]]:
-        """Return the skipped samples; for a mixture a list for each source, or [] without any."""
+        """Return the skipped samples (for a mixture, a list for each source), or [] if none are."""
         order = phased(self.order)
         if order is not None:
             return order.skipped
@@ -250,9 +250,9 @@ class GlobalBatchSampler(StepSampler):
     def take_over(self, state: Mapping[str, Any], stood: Progress, begin: Progress) -> None:
         """Make later passes continue `state`, which was taken at `stood`, from `begin` on.
 
-        The order of a mixture may begin a new phase; that of a single dataset stays. Running passes
-        do not change. Raises the errors of `next_phases`. Warns if the state skips samples that
-        this sampler serves.
+        `begin` is the next epoch if the state had finished its own. The order of a mixture may
+        begin a new phase; that of a single dataset stays. Running passes do not change. Raises the
+        errors of `next_phases`. Warns if the state skips samples that this sampler serves.
         """
         order = phased(self.order)
         if order is not None:

@@ -30,7 +30,7 @@ class BatchPass(Protocol):
 
     @property
     def continues(self) -> bool:
-        """Return whether, at the end of this pass, the same iteration goes on with another one."""
+        """Return whether another pass follows this one in the same iteration."""
         ...
 
     def batches(self) -> Generator[Any]:

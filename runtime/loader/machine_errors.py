@@ -120,7 +120,7 @@ def _on_death(handler: Any, number: int, frame: Any) -> None:
 
 
 def _workers(pids: str) -> list[Any]:
-    """Return the workers of dataprep loaders that have one of `pids`, separated by commas."""
+    """Return the workers of dataprep loaders with the process ids `pids`, separated by commas."""
     wanted = {int(pid) for pid in pids.split(",")}
     found = [worker for batches in _ITERATORS for worker in getattr(batches, "_workers", ())]
     return [worker for worker in found if worker.pid in wanted]
@@ -157,7 +157,7 @@ def _death(error: BaseException, text: str) -> StorageError:
 
 
 def _exit_of(error: BaseException, pids: str) -> str:
-    """Return how the first of the processes `pids` that has an exit code ended.
+    """Return how the processes `pids` ended: by the exit code of the first that has one.
 
     Without an exit code, the text of `error` and its causes may name a signal.
     """

@@ -116,7 +116,7 @@ class MapSource:
         self.served = (self.epoch, 0, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the progress, which counts the batches yielded, as JSON values."""
+        """Return the progress as JSON values; batches that were yielded count."""
         epoch, count, digest = self.served
         position = self.sampler.position(count, epoch)
         progress = Progress(epoch=epoch, position=position, digest=digest)
@@ -150,9 +150,9 @@ class MapSource:
         return other
 
     def _sized_as(self, state: object) -> tuple[Blocks | None, dict[str, Any]]:
-        """Return the order and its definition with the block sizes of `state` in place of defaults.
+        """Return the order with the block sizes of `state`, and its definition with them.
 
-        The order is None if its sizes stay.
+        The order is None if its sizes stay: they were chosen by the user, or `state` has none.
         """
         order, stored = self.sampler.order, {}
         if isinstance(state, Mapping):

@@ -98,7 +98,7 @@ def require_order(
     helps = bool(common) and all(mixed) and not served.changing
     helps = helps and served.changeable.issuperset(odd)
     other = " Or pass weights_changed=True to go on with other weights." if helps else ""
-    # A definition with many options has a hash in place of its lists, so they are not compared.
+    # A long definition of a mixture does not list `content`, but each has its hash.
     contents = "content_sha256" if all(mixed) else "content"
     splits = stored.get("split") != order.get("split")
     if mixed[0] != mixed[1] or (contents in names and not splits):

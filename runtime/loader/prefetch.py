@@ -82,7 +82,7 @@ class Prefetcher(Generic[_T]):
     def close(self) -> bool:
         """Stop the thread and wait until it ends; no item can be taken after that.
 
-        Returns whether the thread has ended: it has not if this is called in the thread itself.
+        Returns whether the thread has ended: False if it is the thread itself that calls this.
         """
         if not self._closed:  # a second time, at exit, modules may be gone
             self._ended = self._closed = True

@@ -47,7 +47,7 @@ __all__ = [
 
 Shuffle = Literal["full", "blocks"]
 PREFETCH = 2
-"""Batches made ahead of time, unless a caller says another number."""
+"""The default number of batches made ahead of time."""
 _BATCH_SIZE = 32
 _LONG = 384  # bytes of lists in a definition up to which a state holds the lists themselves
 

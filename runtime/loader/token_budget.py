@@ -205,7 +205,7 @@ class TokenBudgetSampler(StepSampler):
         return _Pool(samples, stops, digests)
 
     def _bounds(self, samples: Positions, lengths: Positions) -> Positions:
-        """Return the bounds of the steps, each of as many samples as fit; `lengths` increase."""
+        """Return where samples of increasing length are cut into steps, each with all that fit."""
         m, budget = self.rows_multiple, self.max_tokens * self.dp_size
         most = self.max_rows * self.dp_size // m
         longest = lengths[m - 1 :: m]  # of each unit of m rows

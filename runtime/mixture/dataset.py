@@ -135,7 +135,7 @@ class MixtureDataset(BatchDataset):
         return WeightedSources(sources, by=by, max_period=max_period, tolerance=tolerance)
 
     def by_source(self, samples: Ints) -> Iterator[tuple[int, Ints, Ints]]:
-        """Yield for each source: its number, its rows in `samples`, its own numbers of the samples.
+        """Yield for each source: its number, the rows of `samples` from it, their numbers in it.
 
         `PADDING` counts as a sample of the first source. Raises `IndexError` for other numbers
         outside 0 .. len - 1.
@@ -201,7 +201,7 @@ class MixtureDataset(BatchDataset):
         return batch
 
     def _part(self, which: int, rows: Ints, own: Ints) -> SourceRows:
-        """Return the samples `own` of source `which`, which are the rows `rows` of a batch."""
+        """Return the samples `own` of source `which` as the rows `rows` of a batch."""
         try:
             batch = self._datasets[which].batch(own)
         except DataprepError as error:

@@ -146,7 +146,7 @@ class WeightedSources:
         return self.drawn(self.schedule.counts(served))
 
     def drawn(self, counts: Positions, served: Positions | None = None) -> dict[str, Realised]:
-        """Return the same for the given numbers of samples, `counts`: int64 [sources].
+        """Return what `realised` returns, for the numbers of samples `counts`: int64 [sources].
 
         `served` are the samples in a pass over each source; None: all of its samples.
         """
@@ -320,7 +320,7 @@ class MixtureOrder:
         return key(content, self.seed, epoch, "mixture/deal")
 
     def sized_as(self, keys: Iterable[str]) -> MixtureOrder:
-        """Return the order with the block sizes of a state in place of defaults.
+        """Return the order with the block sizes of a state for sources whose sizes are defaults.
 
         `keys` are the source keys of the state.
         """
@@ -470,7 +470,10 @@ class MixtureOrder:
         return order.samples(places, size, turn)
 
     def _numbers(self, which: int, own: Positions, turn: int) -> Positions:
-        """Return the draw of the source that serves each of its samples `own` in pass `turn`."""
+        """Return, for the samples `own` of a source, which of its draws serves each in pass `turn`.
+
+        Draws count from the first pass over the source.
+        """
         order, size = self.orders[which], int(self.mixture.sizes[which])
         places = order.positions(own, size, turn)
         if self.skips:
@@ -489,7 +492,7 @@ class MixtureOrder:
         return np.searchsorted(self.mixture.base, samples, "right") - 1
 
     def _places(self, which: int, numbers: Positions) -> Positions:
-        """Return the position in the schedule of each of these draws of a source."""
+        """Return the positions of the schedule at which these draws of a source take place."""
         draws = numbers - self.lead[which]
         return self.mixture.schedule.position_of(np.full_like(draws, which), draws)
 

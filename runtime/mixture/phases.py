@@ -58,7 +58,7 @@ _START = Spot(0, 0)
 
 
 class SourceProgress(NamedTuple):
-    """How far a source was served: the next position in the full order of its pass `turn`.
+    """How far a source was served: up to `position` in the full order of its pass `turn`.
 
     Positions include skipped samples, so the progress does not depend on skip lists.
     """
@@ -68,9 +68,9 @@ class SourceProgress(NamedTuple):
 
 
 class ParkedSource(NamedTuple):
-    """The progress of a source at the beginning of a phase, and the samples drawn from it since.
+    """The progress of a source at the start of a phase, and the number of samples drawn since.
 
-    Unlike a `SourceProgress` after the phase, it can be computed without the order of the source.
+    Together they determine a `SourceProgress`, which takes the order of the source to compute.
     `drawn` does not count the samples in `skip`.
     """
 
@@ -111,9 +111,9 @@ class Phase:
             raise damaged(f"its phase that begins at {self.begin}")
 
     def draws_at(self, spot: Spot, positions: int | None = None) -> int:
-        """Return the number of the schedule's draws before `spot`, in epochs of `positions`.
+        """Return the number of the schedule's draws before `spot`.
 
-        None: the length of the phase's epochs.
+        `positions` is the length of an epoch; None: that of the phase.
         """
         epochs = (spot.epoch - self.begin.epoch) * (positions or self.positions)
         return self.draws + epochs + spot.position - self.begin.position
@@ -321,7 +321,10 @@ def _parked(
 
 
 def _progress(was: ParkedSource | None, order: Order, samples: int) -> SourceProgress:
-    """Return the progress of a source after the last sample drawn from it; its start for None."""
+    """Return the progress of a source after the last sample drawn from it.
+
+    For None, a new source, that is the beginning of its first pass.
+    """
     if was is None:
         return SourceProgress(0, 0)
     if was.drawn == 0:

@@ -81,12 +81,12 @@ def whole_weights(
     max_period: int = MAX_PERIOD,
     tolerance: float = TOLERANCE,
 ) -> PeriodWeights:
-    """Return the smallest whole numbers in proportion to `weights`, rounded for a shorter period.
+    """Return whole numbers in proportion to `weights`: the smallest, or rounded ones.
 
-    `names` are for messages. They are rounded only if the exact numbers sum to more than
-    `max_period`. Raises `UsageError` (E_WEIGHTS) without weights, for a weight that is not a
-    positive finite number, and for one whose share in `max_period` draws has a relative error above
-    `tolerance`. Costs some 20 microseconds a source.
+    They are rounded if the exact numbers sum to more than `max_period`. `names` are for messages.
+    Raises `UsageError` (E_WEIGHTS) without weights, for a weight that is not a positive finite
+    number, and for one whose share in `max_period` draws has a relative error above `tolerance`.
+    Costs some 20 microseconds a source.
 
     >>> whole_weights([0.7, 0.3])
     PeriodWeights(weights=(7, 3), period=10, error=0.0)
@@ -180,7 +180,7 @@ def _quotas(asked: Sequence[int], period: int) -> list[float]:
 
 
 def _errors(asked: Sequence[int], found: Sequence[int]) -> list[float]:
-    """Return the relative difference between each share and the requested one."""
+    """Return the relative difference between each share in `found` and the one in `asked`."""
     quotas = _quotas(asked, sum(found))
     return [abs(f / q - 1) if q else 1.0 for f, q in zip(found, quotas, strict=True)]
 
@@ -211,7 +211,7 @@ Counts = npt.NDArray[np.int64]
 
 
 class _Filled(NamedTuple):
-    """How far the table is filled, and the draws that could stand before there but do not yet."""
+    """How far the table is filled, and the draws that are due but not placed yet."""
 
     stop: int
     waiting: tuple[int, ...]  # a heap of deadline * sources + source

@@ -114,7 +114,7 @@ class StreamDataset(IterableDataset[Batch]):
         if not hasattr(dataset, "spans"):
             raise _not_rows(dataset)
         varies = getattr(dataset, "varies_by_epoch", False)
-        require(not varies, "dataset", "varies by epoch, which no stream tells it")
+        require(not varies, "dataset", "varies by epoch, which streams do not support")
         self.dataset = dataset
         self.batch_size = None if batch_size is None else whole_number("batch_size", batch_size, 1)
         self.seed, self.dp_rank = require_seed(seed), whole_number("dp_rank", dp_rank)
@@ -203,7 +203,7 @@ class StreamDataset(IterableDataset[Batch]):
         return self._in_worker(self._enter(start, worker.num_workers), worker.id)
 
     def begin(self, workers: int) -> StreamProgress:
-        """Begin a pass with `workers` workers; return its first progress. For `stream_loader`."""
+        """Begin a pass with `workers` workers; return where it starts. For `stream_loader`."""
         start = self._next(workers)
         self._go_to(start)
         return start
@@ -292,7 +292,7 @@ class StreamDataset(IterableDataset[Batch]):
         )  # fmt: skip
 
     def _sizes_of(self, state: object) -> Sizes:
-        """Return the sizes of this stream, with those of `state` in place of defaults."""
+        """Return the sizes of this stream; those of `state` replace the ones that are defaults."""
         stored = state if isinstance(state, Mapping) else {}
         names = [
             name
@@ -346,7 +346,7 @@ class StreamDataset(IterableDataset[Batch]):
         return {name: field if name in OF_THE_BATCH else field[0] for name, field in batch.items()}
 
     def _identity(self, order: StreamOrder) -> dict[str, Any]:
-        """Return the fields in which a state must agree: what decides `order`, not the topology."""
+        """Return the fields that decide the order, in which a state must agree with the stream."""
         return {
             "algorithm": ALGORITHM, "content_id": self.dataset.split.content_id,
             "definition": dict(self.dataset.definition), "samples": self._n, "seed": self.seed,

@@ -49,7 +49,7 @@ MAX_STAGES = 32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Topology:
-    """The numbers of ranks, of worker processes in a rank (1 for none), of samples in a batch."""
+    """Numbers of ranks, of worker processes in a rank (1 for none), and of samples in a batch."""
 
     dp_size: int = 1
     workers: int = 1
@@ -75,7 +75,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges:
-    """A sequence of positions: `starts[i]` to `stops[i]` for each i, int64 [k], no range empty.
+    """A sequence of positions as ranges `starts[i]` to `stops[i]`: int64 [k], none is empty.
 
     >>> Ranges.of(np.array([0, 5, 9]), np.array([2, 9, 10])).part(1, 5).as_list()
     [(1, 2), (5, 8)]
@@ -86,7 +86,7 @@ class Ranges:
 
     @classmethod
     def of(cls, starts: Positions, stops: Positions) -> Ranges:
-        """Return the given ranges, which increase, without empty ones and joined if they touch."""
+        """Return ranges from increasing ones: empty ones are dropped, adjacent ones joined."""
         kept = starts < stops
         starts, stops = starts[kept].astype(np.int64), stops[kept].astype(np.int64)
         if not len(starts):
@@ -104,13 +104,13 @@ class Ranges:
         return list(zip(self.starts.tolist(), self.stops.tolist(), strict=True))
 
     def part(self, first: int, stop: int) -> Ranges:
-        """Return the positions with the indices `first` to `stop` in the sequence."""
+        """Return items `first` to `stop` of the sequence."""
         return self.select(np.array([first]), np.array([stop]))
 
     def select(self, firsts: Positions, stops: Positions) -> Ranges:
-        """Return the positions with the indices `firsts[i]` to `stops[i]` in the sequence, all i.
+        """Return items `firsts[i]` to `stops[i]` of the sequence, for each i.
 
-        These index ranges must increase and not overlap.
+        These stretches must increase and not overlap.
         """
         kept = firsts < stops
         firsts, stops = firsts[kept], stops[kept]
@@ -150,7 +150,7 @@ class Deal:
         return whole + (rest > 0 and self.end != "drop")
 
     def run(self, rank: int, run: int, item: int = 0) -> tuple[int, int]:
-        """Return start and stop, as indices, of a rank's run `run` from its batch `item` on."""
+        """Return start and stop, in the sequence, of run `run` of `rank` from batch `item` on."""
         starts, stops = self._runs(np.array([rank]), np.array([run]), np.array([item]))
         return int(starts[0, 0]), int(stops[0, 0])
 
@@ -159,7 +159,7 @@ class Deal:
         return self.steps // self.topology.workers + (run < self.steps % self.topology.workers)
 
     def left(self, steps: int) -> Positions:
-        """Return starts and stops, as indices, of what is left after `steps` steps of every rank.
+        """Return starts and stops, in the sequence, of what is left after `steps` steps per rank.
 
         int64 [k, 2].
         """
@@ -182,7 +182,7 @@ class Deal:
         return self.samples - int((left[:, 1] - left[:, 0]).sum())
 
     def _share(self, ranks: Positions) -> Positions:
-        """Return the index at which the share of each rank starts."""
+        """Return where in the sequence the share of each rank starts."""
         if self.end == "drop":
             return ranks * (self.steps * self.topology.batch_size)
         whole, rest = divmod(self.samples, self.topology.dp_size)
@@ -191,7 +191,7 @@ class Deal:
     def _runs(
         self, ranks: Positions, runs: Positions, items: Positions
     ) -> tuple[Positions, Positions]:
-        """Return starts (from batch `items` on) and stops of runs, indices: int64 [ranks, runs]."""
+        """Return starts (from batch `items` on) and stops of runs: int64 [ranks, runs]."""
         each, more = divmod(self.steps, self.topology.workers)
         first = runs * each + np.minimum(runs, more)
         size = each + (runs < more)

@@ -66,7 +66,7 @@ class _HeldRanges:
         self._starts = self._stops = self._offsets = _NOTHING
 
     def lay_out(self, starts: Positions, stops: Positions) -> int:
-        """Assign memory to these ranges, one after the other; return the number of tokens.
+        """Assign consecutive memory to these ranges; return the number of tokens in all.
 
         The ranges increase and do not touch. They replace earlier ones.
         """
@@ -159,7 +159,7 @@ class _HeldStream(Stream):
 
 
 class HeldTokens:
-    """A `split` like `base` that reads the spans given to `hold` from memory."""
+    """Memory for spans of tokens, and a `split` like `base` that reads from it."""
 
     def __init__(self, base: Split) -> None:
         self._ranges = _HeldRanges()
