@@ -176,7 +176,7 @@ class MaskedLM(Padded):
         labels = batch["labels"].numpy()
         real = labels != IGNORED_LABEL
         require(bool(((labels == ids) | ~real).all()), "labels",
-                "are not the tokens of their own positions: make the rows with "
+                "are not the tokens of their own places: make the rows with "
                 "labels='unshifted'")  # fmt: skip
         self._check_ids(ids, real)
         allowed = real & ~self._special[np.where(real, ids, 0)]
