@@ -28,7 +28,6 @@ from .rows import Column, ColumnValues, InputRows, Problem
 __all__ = [
     "HASHES",
     "SCALARS",
-    "STORED",
     "BlockArrays",
     "Converter",
     "Stored",
@@ -44,7 +43,7 @@ HASHES = "0hashes"
 """Name of the file of split-key hashes in a unit; no array can have this name."""
 SCALARS = {"int": "<i8", "float": "<f8", "bool": "|b1", "label": "<i8"}
 """Stored type of each kind of column that is not a vector."""
-STORED = {"float32": "<f4", "float16": "<f2", "bfloat16": BFLOAT16, "int8": "|i1"}
+_STORED = {"float32": "<f4", "float16": "<f2", "bfloat16": BFLOAT16, "int8": "|i1"}
 """Stored type of vectors, as config.json names it, by the option `dtype`."""
 
 Array = npt.NDArray[Any]
@@ -72,7 +71,7 @@ def stored_arrays(plan: EmbeddingPayload) -> dict[str, Stored]:
         if column.kind in SCALARS:
             found[column.name] = Stored(SCALARS[column.kind], ())
             continue
-        found[column.name] = Stored(STORED[plan.dtype], (column.width,))
+        found[column.name] = Stored(_STORED[plan.dtype], (column.width,))
         if plan.dtype == "int8":
             found[scale_name(column.name)] = Stored("<f4", ())
     found[PROVENANCE] = Stored("<u8", (2,))

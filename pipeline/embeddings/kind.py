@@ -24,7 +24,7 @@ from .options import EmbeddingOptions, hashed_options
 from .prepare import EmbeddingPrepared, EmbeddingSurvey, prepare, survey
 from .task import EmbeddingResult, EmbeddingTasks
 
-__all__ = ["EmbeddingKind", "array_summary"]
+__all__ = ["EmbeddingKind"]
 
 
 class EmbeddingKind(EmbeddingTasks, Kind[EmbeddingOptions, EmbeddingPrepared, ArrayManifest]):
@@ -101,7 +101,7 @@ class EmbeddingKind(EmbeddingTasks, Kind[EmbeddingOptions, EmbeddingPrepared, Ar
             "records": msgspec.to_builtins(manifest.records),
             "rows": manifest.rows,
             "splits": {name: {"rows": split.rows} for name, split in manifest.splits.items()},
-            "arrays": array_summary(manifest),
+            "arrays": _array_summary(manifest),
         }
 
 
@@ -115,7 +115,7 @@ def _distinct_keys(rows: UnitRows) -> int:
     return len(keys)
 
 
-def array_summary(manifest: ArrayManifest) -> dict[str, dict[str, Any]]:
+def _array_summary(manifest: ArrayManifest) -> dict[str, dict[str, Any]]:
     """Return dtype, row shape, rows, bytes and number of categories of each array, by name."""
     sizes = {entry.name: entry.bytes for entry in manifest.files}
     return {

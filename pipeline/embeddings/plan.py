@@ -18,7 +18,7 @@ from ..read.sources import Source
 from .readers import row_count
 from .rows import Column
 
-__all__ = ["PLAN", "EmbeddingPayload", "EmbeddingPlan", "make_embedding_units", "unit_limit"]
+__all__ = ["PLAN", "EmbeddingPayload", "EmbeddingPlan", "make_embedding_units"]
 
 _SMALL_INPUT = 256 << 20
 _SMALL_UNIT_BYTES = 8 << 20
@@ -55,12 +55,12 @@ EmbeddingPlan = Plan[EmbeddingPayload]
 PLAN = msgspec.json.Decoder(EmbeddingPlan)
 
 
-def unit_limit(total: int, *, encoding: bool) -> int:
+def _unit_limit(total: int, *, encoding: bool) -> int:
     """Return the bytes of input in a unit, a power of two, for an input of `total` bytes.
 
-    >>> [unit_limit(n << 20, encoding=False) >> 20 for n in (1, 256, 100_000, 10_000_000)]
+    >>> [_unit_limit(n << 20, encoding=False) >> 20 for n in (1, 256, 100_000, 10_000_000)]
     [8, 64, 512, 4096]
-    >>> unit_limit(1 << 20, encoding=True)
+    >>> _unit_limit(1 << 20, encoding=True)
     262144
     """
     if total < _SMALL_INPUT:
@@ -81,7 +81,7 @@ def make_embedding_units(
     """
     encoding = any(column.kind == "text" for column in columns)
     total = sum(source.size for source in sources)
-    builder = UnitBuilder(unit_limit(total, encoding=encoding))
+    builder = UnitBuilder(_unit_limit(total, encoding=encoding))
     for number, source in enumerate(sources):
         if source.format == "parquet":
             builder.add_row_groups(number, source)

@@ -38,7 +38,7 @@ from .search import Floats
 from .table import PairInputs, PairTable
 from .vectors import Vectors
 
-__all__ = ["PairContent", "Steering", "mean_rows", "steer", "write_pairs"]
+__all__ = ["PairContent", "Steering", "steer", "write_pairs"]
 
 Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]
@@ -273,7 +273,7 @@ def steer(
         centroid, known = _rows_or_zero(centroids, clusters[pairs], questions.shape[1])
         residual = np.where(known[:, None], question - centroid, np.float32(0))
         owners, places = flat_positions(keyword_offsets, pairs)
-        means = mean_rows(keywords, keyword_ids[places], owners, len(pairs), questions.shape[1])
+        means = _mean_rows(keywords, keyword_ids[places], owners, len(pairs), questions.shape[1])
         yield Steering(unit(-residual), unit(means), residual, _distances(question, centroid))
 
 
@@ -285,14 +285,14 @@ def _rows_or_zero(vectors: Floats, rows: Ints, dim: int) -> tuple[Floats, npt.ND
     return result, known
 
 
-def mean_rows(
+def _mean_rows(
     vectors: npt.NDArray[np.floating], rows: Ints, owners: Ints, count: int, dim: int
 ) -> npt.NDArray[np.float64]:
     """Return float64 [count, dim]: row k is the mean of the vectors whose owner is k, or zeros.
 
     ``vectors[rows[i]]`` belongs to ``owners[i]``; `owners` is in increasing order.
 
-    >>> mean_rows(np.eye(2), np.array([0, 1]), np.array([1, 1]), 2, 2).tolist()
+    >>> _mean_rows(np.eye(2), np.array([0, 1]), np.array([1, 1]), 2, 2).tolist()
     [[0.0, 0.0], [0.5, 0.5]]
     """
     result = np.zeros((count, dim))

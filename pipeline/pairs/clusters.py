@@ -45,7 +45,6 @@ __all__ = [
     "by_keywords",
     "centroids_of",
     "cluster",
-    "default_clusters",
     "fall_back",
     "kmeans",
     "require_clusters",
@@ -181,7 +180,7 @@ def _method(options: PairOptions, table: PairTable) -> str:
 
 
 def _kmeans(options: PairOptions, vectors: Array, checkpoints: Checkpoints) -> Ints:
-    count = options.n_clusters or default_clusters(len(vectors))
+    count = options.n_clusters or _default_clusters(len(vectors))
     return checkpoints.array(
         "kmeans", lambda: kmeans(vectors.astype(np.float32), count, options.seed)
     )
@@ -242,12 +241,12 @@ def centroids_of(vectors: Floats, members: RowSets) -> npt.NDArray[np.float64]:
     return result
 
 
-def default_clusters(count: int) -> int:
+def _default_clusters(count: int) -> int:
     """Return the default number of clusters for `count` vectors: the square root of count / 2.
 
     Mardia, Kent, Bibby: Multivariate Analysis, 1979, section 13.3.
 
-    >>> default_clusters(20000)
+    >>> _default_clusters(20000)
     100
     """
     return max(1, round(math.sqrt(count / 2)))
