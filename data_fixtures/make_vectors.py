@@ -313,7 +313,7 @@ def steering() -> list[Vector]:
         found.append({
             "curriculum": msgspec.to_builtins(draw.curriculum), "content_id": ONE, "seed": 8,
             "epoch": epoch, "thresholds": thresholds(draw.curriculum, epoch or 0),
-            "pairs": pairs.tolist(), "variants": draw.of(pairs, epochs).tolist(),
+            "pairs": pairs.tolist(), "variants": draw.variants(pairs, epochs).tolist(),
         })  # fmt: skip
     return found
 

@@ -38,10 +38,10 @@ PAIR_FIELDS: dict[str, tuple[str, tuple[str, ...]]] = {
 def check_rows(
     batch: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], *, rows: int | None = None
 ) -> None:
-    """Raise for the first thing that is wrong with a batch of embedding rows.
+    """Raise `IncompatibleError` for the first fault of a batch of embedding rows.
 
-    Every field of `shapes` and no other, with as many rows in each (`rows`, where given) of that
-    shape; no NaN or infinity; contiguous, each its own memory.
+    It must have the fields of `shapes` and no other but `sample_mask`, each with equally many rows
+    (`rows`, if given) of its shape, contiguous, in memory of its own, without NaN or infinity.
 
     >>> check_rows({"embedding": torch.zeros(4, 8)}, {"embedding": (8,)}, rows=4)
     """
@@ -56,12 +56,12 @@ def check_rows(
 
 
 def check_pairs(batch: Mapping[str, Any], sizes: PairSizes, *, rows: int | None = None) -> None:
-    """Raise for the first thing that is wrong with a batch of pairs.
+    """Raise `IncompatibleError` for the first fault of a batch of pairs.
 
-    The nine fields and no other (but `sample_mask`), their types and shapes, one device for all; no
-    NaN or infinity; cluster ids in -1 .. clusters - 1, relevance in 0 .. 1, centroid distance in
-    0 .. 2, steering variants in 0 .. 3, tiers in 1 .. 4, steering of variant 0 zero. On a device
-    without values (meta) what depends on them is not looked at.
+    It must have the fields of `PAIR_FIELDS` and no other but `sample_mask`, with their types and
+    shapes, on one device, without NaN or infinity; cluster ids in -1 .. clusters - 1, relevance in
+    0 .. 1, centroid distance in 0 .. 2, steering variants in 0 .. 3, tiers in 1 .. 4, and zeros as
+    the steering of variant 0. Values are not checked on the meta device, which has none.
     """
     _check_names(batch, PAIR_FIELDS)
     first = next(iter(batch.values()))

@@ -1,8 +1,8 @@
 """Steering variant of each pair: drawn anew each epoch, equal in every process.
 
-The variant is a hash of (content id, seed, epoch, pair), compared with three thresholds that the
-curriculum has for the epoch. No generator has a state, so worker processes, ranks, batch size,
-order and a resumed run change nothing, and a look at a pair takes nothing from the next.
+The variant follows from a hash of (content id, seed, epoch, pair) and three thresholds that the
+curriculum has for the epoch. There is no generator with a state, so worker processes, ranks, batch
+size, order and resuming do not change it.
 
 Thresholds follow from the stored curriculum by integer arithmetic alone, so that no rounding of
 floats and no mathematical library decides a draw. docs/format.md has the algorithm for readers in
@@ -26,7 +26,7 @@ from dataprep.formats.manifest.curriculum import Curriculum
 from dataprep.formats.read.arrays import ArrayData
 
 from ..order.hash64 import GOLDEN, finalise
-from ..order.permutation import Positions
+from ..sample_numbers import Ints
 
 __all__ = [
     "VERSION",
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 VERSION = 1
-"""Of everything that decides a draw: the hash, the comparison and the thresholds."""
+"""The version of all that decides a variant: the hash, the comparison and the thresholds."""
 _DOMAIN = f"dataprep steering {VERSION}"
 _BITS = 62  # of a draw; two fewer than a word, so that 1 and sums of shares fit in 64 bits
 _ONE = 1 << _BITS
@@ -79,7 +79,7 @@ def probabilities(curriculum: Curriculum, epoch: int) -> npt.NDArray[np.float64]
 
 
 def _part(shares: list[int], number: int) -> int:
-    """Return the part that the first `number` of `shares` are of all."""
+    """Return the sum of the first `number` of `shares` over the sum of all, in units of 2**-62."""
     return sum(shares[:number]) * _ONE // sum(shares)
 
 
@@ -88,7 +88,10 @@ def _times(one: int, two: int) -> int:
 
 
 def _zero(curriculum: Curriculum, epoch: int) -> int:
-    """Return the share of `zero` in `epoch` of a curriculum that moves."""
+    """Return the probability of variant zero in `epoch`, in units of 2**-62.
+
+    The mode of `curriculum` is not ``"fixed"``.
+    """
     start, end = int(curriculum.zero_start * _ONE), int(curriculum.zero_end * _ONE)
     last = curriculum.epochs
     now = min(epoch, last)
@@ -98,9 +101,10 @@ def _zero(curriculum: Curriculum, epoch: int) -> int:
 
 
 def _half_wave(now: int, last: int) -> int:
-    """Return (1 - cos(pi now / last)) / 2, the square of the sine of half the angle.
+    """Return (1 - cos(pi now / last)) / 2 in units of 2**-62.
 
-    The sine is a Taylor series of 64-bit products, each rounded down; the error is below 2**-60.
+    It is the square of the sine of half the angle. The sine is a Taylor series of 64-bit products,
+    each rounded down; the error is below 2**-60.
     """
     if 2 * now > last:
         return _ONE - _half_wave(last - now, last)
@@ -115,10 +119,10 @@ def _half_wave(now: int, last: int) -> int:
 
 
 def stored_curriculum(data: ArrayData) -> Curriculum:
-    """Return the curriculum in config.json of a dataset of pairs, or else the default.
+    """Return the curriculum in config.json of a dataset of pairs, or the default if there is none.
 
     Raises `UsageError` for a dataset of another kind, `IntegrityError` for an invalid curriculum,
-    `IncompatibleError` for one of a mode or structure that is not known.
+    `IncompatibleError` for one of an unknown mode or structure.
     """
     pairs = data.manifest.pairs
     if pairs is None:
@@ -147,13 +151,14 @@ def stored_seed(data: ArrayData) -> int:
 
 
 class VariantDraw:
-    """Draw of the variants of pairs: `of(pairs, epochs)`.
+    """The steering variants of pairs, as a function of content id, seed, epoch and pair.
 
-    With `moving` the curriculum goes on with the epochs. Without, a pair has one variant for good,
-    drawn by the `probabilities` of the curriculum, so that evaluations can be compared.
+    With `moving` the curriculum changes with the epoch. Without it a pair has the same variant in
+    every epoch, drawn with the `probabilities` of the curriculum, so that evaluations can be
+    compared.
 
     >>> draw = VariantDraw(Curriculum(), content_id="b", seed=0, moving=True)
-    >>> draw.of(np.arange(8), np.zeros(8, np.int64)).tolist()
+    >>> draw.variants(np.arange(8), np.zeros(8, np.int64)).tolist()
     [2, 0, 3, 2, 0, 2, 1, 0]
     """
 
@@ -165,32 +170,32 @@ class VariantDraw:
         self._name = [_DOMAIN, content_id, seed]
         self._known: dict[int, tuple[np.uint64, npt.NDArray[np.uint64]]] = {}
 
-    def of(self, pairs: Positions, epochs: Positions) -> Positions:
-        """Return the variant of each of `pairs` (rows of the dataset) in its epoch: int64 [k], 0 ..
-        3.
+    def variants(self, pairs: Ints, epochs: Ints) -> Ints:
+        """Return the variant, from 0 to 3, of each of `pairs` [k] in its epoch: int64 [k].
 
-        Costs some 20 microseconds for a batch of one epoch.
+        Pairs are numbered as the rows of the arrays. Costs some 20 microseconds for a batch of one
+        epoch.
         """
         if not self.moving or len(pairs) == 0:
-            return self._of_one(pairs, 0)
+            return self._variants_in(pairs, 0)
         first = int(epochs[0])
         if (epochs == first).all():
-            return self._of_one(pairs, first)
+            return self._variants_in(pairs, first)
         found = np.empty(len(pairs), np.int64)
         for epoch in set(epochs.tolist()):
             chosen = epochs == epoch
-            found[chosen] = self._of_one(pairs[chosen], epoch)
+            found[chosen] = self._variants_in(pairs[chosen], epoch)
         return found
 
-    def _of_one(self, pairs: Positions, epoch: int) -> Positions:
-        key, bounds = self._known.get(epoch) or self._learn(epoch)
+    def _variants_in(self, pairs: Ints, epoch: int) -> Ints:
+        key, bounds = self._known.get(epoch) or self._key_and_thresholds(epoch)
         words = finalise(pairs.astype(np.int64).view(np.uint64) * np.uint64(GOLDEN) + key)
         draws = words >> np.uint64(64 - _BITS)
-        found: Positions = bounds.searchsorted(draws, "right").astype(np.int64, copy=False)
+        found: Ints = bounds.searchsorted(draws, "right").astype(np.int64, copy=False)
         return found
 
-    def _learn(self, epoch: int) -> tuple[np.uint64, npt.NDArray[np.uint64]]:
-        """Compute the key of an epoch and its thresholds."""
+    def _key_and_thresholds(self, epoch: int) -> tuple[np.uint64, npt.NDArray[np.uint64]]:
+        """Return and remember the key of `epoch` and its thresholds."""
         name = canonical_json([*self._name, epoch if self.moving else None])
         key = np.frombuffer(hashlib.sha256(name).digest(), "<u8")[0]
         bounds = np.array(thresholds(self.curriculum, epoch), np.uint64)

@@ -1,7 +1,7 @@
-"""Rows of embeddings, and whatever stands beside them, as a map-style dataset.
+"""Map-style dataset of embeddings and of the arrays stored with them.
 
-A batch is one gather an array, in the type that is stored: a memory copy. Nothing is widened unless
-that is asked for; numbers of 8 bits with a scale become float32, which is what they stand for.
+A batch is one gather for each array, a memory copy in the stored type. Only int8 arrays with a
+scale are converted: they become float32, multiplied by the scale.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["EmbeddingDataset", "default_fields"]
 
 
 def default_fields(data: ArrayData) -> tuple[str, ...]:
-    """Return the arrays with a row for each record, without provenance and scales."""
+    """Return the names of the arrays with a row for each record, but scales and provenance."""
     scales = {array.entry.scale for array in data.arrays.values()}
     return tuple(
         name for name, array in data.arrays.items()
@@ -38,14 +38,13 @@ class EmbeddingDataset(BatchDataset):
 
     Arguments:
         fields: the arrays to serve; None: those of `default_fields`.
-        raw: serve int8 as stored, and not times its scale as float32.
-        dtype: convert every field of floating-point numbers (int8 times its scale too) to this.
+        raw: serve int8 arrays as stored, and not as float32, multiplied by their scale.
+        dtype: convert every field of floating-point numbers, also scaled int8, to this.
         sample_mask: add bool `sample_mask` [rows], False where the index is `PADDING`; such a row
             repeats sample 0, so that nothing divides by zero.
 
-    Without `dtype` every field has the type that is stored, bfloat16 included. Raises `InputError`
-    for a split without rows, `UsageError` for a field that is not there. Pickles as a path and a
-    few names.
+    Without `dtype` fields keep their stored type, also bfloat16. Raises `InputError` for a split
+    without rows, `UsageError` for a field that does not exist. Pickles as a path and a few names.
 
         >>> rows = EmbeddingDataset(open_arrays("vectors").split("train"))   # doctest: +SKIP
         >>> rows.batch([3, 1])["embedding"].shape                     # doctest: +SKIP
@@ -114,7 +113,7 @@ class EmbeddingDataset(BatchDataset):
 
     @property
     def sample_bytes(self) -> int:
-        """Stored bytes of one sample, as the order in blocks wants to know."""
+        """Stored bytes of one sample, from which the sizes of blocks are computed."""
         arrays = [column.array for column in self._columns.values()]
         return sum(prod(array.row_shape) * array.dtype.itemsize for array in arrays)
 
@@ -124,7 +123,7 @@ class EmbeddingDataset(BatchDataset):
         return tuple(column.array for column in self._columns.values())
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return starts and stops of the numbers that `samples` touch, the `tracks` end to end.
+        """Return the starts and stops of the numbers of `samples`, counted over all `tracks`.
 
         Raises `IndexError` for a sample outside 0 .. len - 1.
         """
@@ -132,10 +131,10 @@ class EmbeddingDataset(BatchDataset):
         return spans_of(self.tracks, [rows] * len(self._columns))
 
     def batch(self, indices: Indices) -> Batch:
-        """Return the rows at `indices`: tensors [len(indices), *row_shape], each its own memory.
+        """Return the rows at `indices`: tensors [len(indices), *row_shape] that share no memory.
 
-        Raises `IndexError` for an index outside 0 .. len - 1, and `IntegrityError` where the index
-        of the split names a row that there is not, or a row holds a number that no build writes.
+        Raises `IndexError` for an index outside 0 .. len - 1, and `IntegrityError` if the index of
+        the split names a row that does not exist or a row holds a number that no build writes.
         """
         samples = sample_numbers(indices, len(self))
         real = samples != PADDING if self.sample_mask else None
@@ -157,7 +156,7 @@ class EmbeddingDataset(BatchDataset):
 
 
 class _Column:
-    """One array of a dataset with its scale and the dtype to serve."""
+    """One served array, with its scale and the dtype to convert it to."""
 
     def __init__(
         self,
@@ -171,10 +170,13 @@ class _Column:
         self._scale_rules = None if scale is None else ValueRules(manifest, scale)
         self._scale = scale
         self._dtype = dtype
-        self._brain = array.entry.dtype == BFLOAT16
+        self._is_bfloat16 = array.entry.dtype == BFLOAT16
 
     def take(self, rows: Ints, *, check: bool) -> torch.Tensor:
-        """Return the rows numbered `rows`, all of them valid: [len(rows), *row_shape]."""
+        """Return the rows `rows`, which must exist, as a tensor [len(rows), *row_shape].
+
+        `check` compares stored numbers with the rules for them.
+        """
         found = self.array.take_known(rows)
         if check:
             self._rules.check(rows, found)
@@ -184,7 +186,7 @@ class _Column:
                 self._scale_rules.check(rows, factors)
             found = found * factors.reshape(-1, *[1] * len(self.array.row_shape))
         tensor = torch.from_numpy(found)
-        if self._brain:
+        if self._is_bfloat16:
             tensor = tensor.view(torch.bfloat16)
         if self._dtype is not None and tensor.is_floating_point():
             return tensor.to(self._dtype)

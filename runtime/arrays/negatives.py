@@ -1,10 +1,10 @@
-"""Hard negatives from elsewhere in place of the stored ones: read, checked as a whole, then used.
+"""Hard negatives that replace the stored ones while a model is trained.
 
-Negatives are mined again while a model learns. Those that come are looked at before any of them is
-served: each points at a source there is, has a tier, stands once in its row, and is no positive of
-its question. What does not pass changes nothing. Of pairs that came from another layout
-(`pairs.foreign`) negatives may repeat, and be other positives of the question, as `dataprep verify`
-allows it there; a pair's own source is refused.
+All of them are checked before any is served: each is the number of an existing source, has a tier,
+occurs once in its row, and is not a positive of its question. If one is refused, the previous
+negatives stay in use. In a dataset converted from another layout (`pairs.foreign`) negatives may
+repeat and may be other positives of their question, as `dataprep verify` allows; only the source of
+the pair itself is refused.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Held:
 
 
 class _Stored:
-    """Numbers in another dataset of pairs; pickles as its path."""
+    """Numbers in an array of another dataset of pairs; pickles as its path."""
 
     def __init__(self, data: ArrayData, name: str) -> None:
         self.data = data
@@ -60,7 +60,7 @@ class _Stored:
 
 
 class Negatives:
-    """Negatives and their tiers for every pair: `rows` and `tiers` take pairs [k]."""
+    """Negatives and their tiers: ``rows.take(pairs)`` and ``tiers.take(pairs)`` [k, negatives]."""
 
     def __init__(self, rows: Column, tiers: Column, held_bytes: int) -> None:
         self.rows = rows
@@ -79,7 +79,7 @@ def read_negatives(given: Given, tables: PairTables) -> Negatives:
     if isinstance(given, str | Path) and not _files(local_path(given)):
         found = _of_dataset(Path(given), shape)
     else:
-        parts = _loaded(Path(given)) if isinstance(given, str | Path) else _two(given)
+        parts = _loaded(Path(given)) if isinstance(given, str | Path) else _require_two(given)
         arrays = [_whole(name, part, shape) for name, part in zip(_NAMES, parts, strict=True)]
         found = Negatives(_Held(arrays[0]), _Held(arrays[1]), sum(a.nbytes for a in arrays))
     check_negatives(found, tables)
@@ -120,7 +120,7 @@ def check_negatives(found: Negatives, tables: PairTables) -> None:
 
 
 def _positives(tables: PairTables) -> Ints:
-    """Return question * sources + source of every pair, sorted; it fits 64 bits."""
+    """Return question * sources + source of every pair, sorted: int64."""
     sources, pairs = tables.sizes.sources, tables.sizes.pairs
     parts = [
         tables.numbers("pair_index", np.arange(start, min(start + _BLOCK, pairs)))
@@ -162,7 +162,7 @@ def _of_dataset(path: Path, shape: tuple[int, ...]) -> Negatives:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the file of each name in `folder`; none if one is missing."""
+    """Return the files of the two arrays in `folder`, or an empty list if one is missing."""
     found = []
     for name in _NAMES:
         there = [folder / f"{name}{suffix}" for suffix in (".npy", ".pt")]
@@ -192,7 +192,7 @@ def _load_torch(path: Path) -> Any:
     return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
-def _two(given: Sequence[Any]) -> Sequence[Any]:
+def _require_two(given: Sequence[Any]) -> Sequence[Any]:
     if len(given) != len(_NAMES):
         raise InputError(
             f"must be (negatives, tiers), got {len(given)} parts", where=_NAMES[0], remedy=_REMEDY

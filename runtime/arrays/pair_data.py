@@ -1,4 +1,4 @@
-"""A dataset of pairs with all its splits over one set of maps, or of tables in memory."""
+"""`PairData`: an open dataset of pairs, whose splits share maps of files or arrays in memory."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ def open_pairs(
 
 
 class PairData:
-    """Open dataset of pairs whose splits share maps, files and tables in memory."""
+    """Open dataset of pairs, whose splits share maps of files and arrays in memory."""
 
     def __init__(self, data: ArrayData, *, preload: bool = False, device: Device = None) -> None:
         self.data = data
         self.curriculum = stored_curriculum(data)
-        place = device_of(device)
-        self.tables = PairTables(data, preload=preload, device=place)
+        self.tables = PairTables(data, preload=preload, device=device_of(device))
 
     @property
     def kind(self) -> str:
@@ -53,7 +52,7 @@ class PairData:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The names of the splits, those without pairs among them."""
+        """The names of all splits, also of those without pairs."""
         return tuple(self.data.splits)
 
     def split(

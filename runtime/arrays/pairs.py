@@ -1,9 +1,9 @@
 """Pairs of embeddings with hard negatives and a steering vector, as a map-style dataset.
 
-A batch is gathered from maps of the files: nothing is read at opening, and nothing is kept in
-memory unless that is asked for. Which steering variant a pair is served with is a function of
-(content id, seed, epoch, pair) alone (runtime/arrays/curriculum.py), and the epoch comes with
-every index (runtime/order/epoch_tag.py): workers, ranks, batch size and resuming change nothing.
+A batch is gathered from maps of the files, or with `preload` from arrays in memory. The steering
+variant that a pair is served with is a function of (content id, seed, epoch, pair) alone
+(runtime/arrays/curriculum.py), and the epoch is part of every index (runtime/order/epoch_tag.py):
+workers, ranks, batch size and resuming do not change it.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ _BLOCK = 1 << 20  # pairs whose clusters are read at once
 
 
 class PairDataset(BatchDataset):
-    """The pairs of one split, map-style: a dict of nine tensors.
+    """Map-style dataset of the pairs of one split; a sample is a dict of nine tensors.
 
-    float32 `question_emb`, `target_source_emb`, `steering` [rows, dim], `negative_embs` [rows,
-    negatives, dim]; int64 `cluster_id`, `steering_variant` [rows]; float32 `relevance`,
-    `centroid_distance` [rows]; int64 `negative_tiers` [rows, negatives]. The cluster of a pair
-    without one is -1.
+    In a batch these are float32 `question_emb`, `target_source_emb`, `steering` [rows, dim] and
+    `negative_embs` [rows, negatives, dim]; int64 `cluster_id` and `steering_variant` [rows];
+    float32 `relevance` and `centroid_distance` [rows]; int64 `negative_tiers` [rows, negatives].
+    The cluster of a pair without one is -1.
 
     Arguments:
-        seed: of the steering variants. None: the one in config.json, see `stored_seed`.
-        curriculum: where the curriculum of the dataset moves with the epoch: ``"train"``, in that
-            split only, or ``"all"``. In other splits a pair has one variant for good, drawn by the
+        seed: the seed of the steering variants. None: the one in config.json, see `stored_seed`.
+        curriculum: the splits in which the curriculum changes with the epoch: ``"train"`` or
+            ``"all"``. In other splits a pair has the same variant in every epoch, drawn with the
             `probabilities` of the curriculum, so that evaluations can be compared.
         schedule: a `Curriculum` in place of the one in config.json.
-        clusters: only the pairs of these clusters (-1: of none), numbered anew from 0.
+        clusters: serve only the pairs of these clusters (-1: those without one), numbered from 0.
         preload: read all tables into memory, on `device`, and gather there.
-        device: where every tensor of a batch is. Anything but the processor's memory is for batches
-            made in the trainer's process: no workers, and nothing to pin.
+        device: the device of every tensor of a batch. With any but the CPU, batches must be made in
+            the training process: there can be no workers, and nothing is pinned.
         sample_mask: add bool `sample_mask` [rows], False where the index is `PADDING`; such a row
             repeats sample 0, with relevance 0.
 
-    `epoch` is what `dataset[5]` is drawn for; `set_epoch` and loaders change it. Raises
-    `InputError` for a split, or clusters, without pairs. Pickles as a path and a few numbers.
+    `epoch` is the epoch of indices without one, as in ``dataset[5]``. Raises `InputError` for a
+    split, or clusters, without pairs. Pickles as a path and a few numbers.
 
         >>> pairs = open_pairs("pairs").split("train")                       # doctest: +SKIP
         >>> pairs.batch([3, 1])["negative_embs"].shape                # doctest: +SKIP
@@ -97,8 +97,8 @@ class PairDataset(BatchDataset):
         self.epoch = 0
         self.version = 0
         """Incremented by every change of the served samples; a loader then restarts its workers."""
-        place = device_of(device)
-        self.tables = tables or PairTables(split.data, preload=preload, device=place)
+        where = device_of(device)
+        self.tables = tables or PairTables(split.data, preload=preload, device=where)
         count = self.tables.sizes.clusters
         self.clusters = None if clusters is None else _cluster_numbers(clusters, count)
         if len(split) == 0:
@@ -147,7 +147,7 @@ class PairDataset(BatchDataset):
 
     @property
     def sample_bytes(self) -> int:
-        """Stored bytes of one pair with everything it points at."""
+        """Stored bytes of one pair with all that a batch gathers for it."""
         tables = self.tables.arrays
         sizes = {name: prod(a.row_shape) * a.dtype.itemsize for name, a in tables.items()}
         return sum(sizes.values()) + sizes["source_embs"] * self.tables.sizes.negatives
@@ -166,7 +166,7 @@ class PairDataset(BatchDataset):
             "sample_mask": self.sample_mask,
         }  # fmt: skip
         changes = {name: getattr(self, name) for name in ("epoch", "_forced", "_negatives")}
-        return _again, (self.split, options, changes)
+        return _unpickled, (self.split, options, changes)
 
     def snapshot(self) -> PairDataset:
         """Return a shallow copy that later calls of `force_steering` and others do not change."""
@@ -175,15 +175,15 @@ class PairDataset(BatchDataset):
         return found
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of indices that name none; a loader names it in every index."""
+        """Set the epoch of indices without one; the indices of a loader have theirs."""
         number = whole_number("epoch", epoch)
         require(number <= MAX_EPOCH, "epoch", f"must be in 0 .. {MAX_EPOCH:,}, got {epoch:,}")
         self.epoch = number
 
     def force_steering(self, name: str | None) -> None:
-        """Serve every pair with the variant `name`; None: draw again.
+        """Serve every pair with the variant `name`; None: with the drawn variants again.
 
-        Passes of a loader that are under way stay as they began. Raises `UsageError` for a name
+        A pass of a loader that has begun does not change. Raises `UsageError` for a name
         that is no variant.
         """
         if name is not None and name not in VARIANTS:
@@ -196,28 +196,28 @@ class PairDataset(BatchDataset):
     def reload_negatives(self, given: Given | None) -> None:
         """Serve other negatives from the next pass on; None: the stored ones.
 
-        See `read_negatives` for the accepted values and their checks.
-        Where that raises, the negatives before stay in use.
+        See `read_negatives` for the accepted values, their checks and the errors that it raises;
+        the previous negatives then stay in use.
         """
         self._negatives = None if given is None else read_negatives(given, self.tables)
         self.version += 1
 
     def batch(self, indices: Indices) -> Batch:
-        """Return the pairs at `indices`, collated; each tensor its own memory.
+        """Return the pairs at `indices` as one batch; no two tensors share memory.
 
         Raises `IndexError` for an index outside 0 .. len - 1, `IntegrityError` for stored numbers
-        that point nowhere or that no build writes.
+        that no build writes.
         """
         samples, epochs = epochs_of(sample_numbers(indices, len(self)), self.epoch)
         real = samples != PADDING if self.sample_mask else None
-        if real is not None:  # what fills a batch is of its epoch, in whatever process
+        if real is not None:  # rows that only fill the batch get its epoch, in any process
             samples = np.where(real, samples, 0)
             epochs = np.where(real, epochs, epochs[real][:1] if real.any() else 0)
         pairs = self._pairs(samples)
         variants = self._variants(pairs, epochs)
-        questions, sources = self._ends(pairs)
+        questions, sources = self._questions_and_sources(pairs)
         check = not self.tables.are_sound(pairs)
-        negatives, tiers = self._hard(pairs, check=check)
+        negatives, tiers = self._hard_negatives(pairs, check=check)
         vectors, numbers_of = self.tables.vectors, self.tables.numbers
         batch = {
             "question_emb": vectors("question_embs", questions),
@@ -243,22 +243,22 @@ class PairDataset(BatchDataset):
         return batch
 
     def _pairs(self, samples: Ints) -> Ints:
-        """Return the rows of `samples`."""
+        """Return the number of the pair, its row in the arrays, of each of `samples`."""
         if self._chosen is None:
             return rows_of(self.split, samples)
         if len(samples):
             check_inside(f"split {self.split.name}: sample", samples, 1, len(self._chosen))
         return self._chosen[samples]
 
-    def _ends(self, pairs: Ints) -> tuple[Ints, Ints]:
-        """Return the question and the source of each pair, both there."""
+    def _questions_and_sources(self, pairs: Ints) -> tuple[Ints, Ints]:
+        """Return the numbers of the question and the source of each pair, checked: int64 [k]."""
         questions, sources = np.ascontiguousarray(self.tables.numbers("pair_index", pairs).T)
         self.tables.check_pointers("pair_index", pairs, questions, "questions")
         self.tables.check_pointers("pair_index", pairs, sources, "sources")
         return questions, sources
 
-    def _hard(self, pairs: Ints, *, check: bool = False) -> tuple[Ints, Ints]:
-        """Return negatives and their tiers, int64 [k, negatives]; `check` checks the tiers."""
+    def _hard_negatives(self, pairs: Ints, *, check: bool = False) -> tuple[Ints, Ints]:
+        """Return hard negatives and their tiers, int64 [k, negatives]; `check` checks the tiers."""
         if self._negatives is not None:  # checked already
             return self._negatives.rows.take(pairs), self._negatives.tiers.take(pairs)
         negatives = self.tables.numbers("hard_negatives", pairs)
@@ -268,7 +268,7 @@ class PairDataset(BatchDataset):
     def _variants(self, pairs: Ints, epochs: Ints) -> Ints:
         if self._forced is not None:
             return np.full(len(pairs), self._forced, np.int64)
-        return self._draw.of(pairs, epochs)
+        return self._draw.variants(pairs, epochs)
 
     @property
     def tracks(self) -> tuple[NamedArray, ...]:
@@ -277,27 +277,25 @@ class PairDataset(BatchDataset):
         return tuple(mapped[name] for name in (*EMBEDDINGS, *_SCALARS) if name in mapped)
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return starts and stops of the numbers that `samples` touch, the `tracks` end to end.
+        """Return the starts and stops of the numbers of `samples`, counted over all `tracks`.
 
-        Reads what points at sources, which `batch` will read. Of steering all variants count
-        (samples name no epoch). Raises what `batch` raises.
+        Reads the numbers of the sources. All steering variants count, as `samples` have no epoch.
+        Raises what `batch` raises.
         """
         pairs = self._pairs(samples[samples != PADDING])
-        questions, sources = self._ends(pairs)
-        sources = np.concatenate([sources, self._hard(pairs)[0].reshape(-1)])
+        questions, sources = self._questions_and_sources(pairs)
+        sources = np.concatenate([sources, self._hard_negatives(pairs)[0].reshape(-1)])
         steering = [pairs] * (len(self.tracks) - 2)
         return spans_of(self.tracks, [questions, sources, *steering])
 
     def statistics(self) -> PairStatistics:
-        """Return counts by cluster and tier, ranges, lengths of steering vectors; reads everything
-        once.
-        """
+        """Return counts and ranges of the numbers of all pairs, which are read once."""
         pairs = self._pairs(np.arange(len(self)))
         tiers = None if self._negatives is None else self._negatives.tiers
         return statistics_of(self.tables, pairs, tiers)
 
     def memory(self) -> MemoryReport:
-        """Return the memory of the dataset, which splits opened together share."""
+        """Return the memory that the dataset takes, together with splits that share its arrays."""
         names = {entry.file for array in self.tables.mapped for entry in array.entry.shards}
         data = self.split.data
         held = self.tables.held_bytes + (self._negatives.held_bytes if self._negatives else 0)
@@ -311,7 +309,7 @@ class PairDataset(BatchDataset):
         check_pairs(batch, self.tables.sizes, rows=rows)
 
     def close(self) -> None:
-        """Drop maps and tables, of every split opened with this one; using it opens them again."""
+        """Drop maps and tables, which splits may share; the next use opens them again."""
         self.tables.close()
         self.split.data.close()
 
@@ -322,14 +320,14 @@ class PairDataset(BatchDataset):
         self.close()
 
 
-def _again(split: ArraySplit, options: dict[str, Any], changes: dict[str, Any]) -> PairDataset:
+def _unpickled(split: ArraySplit, options: dict[str, Any], changes: dict[str, Any]) -> PairDataset:
     found = PairDataset(split, **options)
     found.__dict__.update(changes)
     return found
 
 
 def _cluster_numbers(clusters: Sequence[int], count: int) -> Ints:
-    """Return the clusters, sorted, each one of `count` that there are, or -1."""
+    """Return `clusters` sorted, each once; raise `UsageError` for one outside -1 .. `count` - 1."""
     numbers = np.unique([whole_number("clusters", number, -1) for number in clusters])
     require(len(numbers) > 0, "clusters", "names no cluster")
     require(

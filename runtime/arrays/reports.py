@@ -39,19 +39,19 @@ class PairStatistics:
 
     pairs: int
     clusters: dict[int, int]
-    """Pairs by cluster; -1 are those without one. Clusters without pairs are left out."""
+    """Number of pairs by cluster, -1 for those without one. Clusters without pairs are left out."""
     relevance: Spread
     centroid_distance: Spread
     steering_norms: dict[str, Spread]
     """Lengths of the vectors of each variant but zero."""
     steering_missing: dict[str, int]
-    """Pairs whose vector of a variant is the zero vector: without a cluster, or keywords."""
+    """Pairs whose vector of a variant is zero, as they have no cluster or no keywords."""
     tiers: dict[int, int]
-    """Negatives by tier, 1 to 4; numbers that are no tier are left out."""
+    """Number of negatives by tier, 1 to 4; invalid tiers are left out."""
 
 
 class _Running:
-    """The spread of numbers that come in blocks."""
+    """The spread of numbers that are added in blocks."""
 
     def __init__(self) -> None:
         self._count, self._sum = 0, 0.0
@@ -70,7 +70,7 @@ class _Running:
 def statistics_of(tables: PairTables, pairs: Ints, tiers: Column | None = None) -> PairStatistics:
     """Return the statistics of `pairs` (rows of the dataset, at least one).
 
-    `tiers` stand in place of the stored ones.
+    `tiers` replace the stored ones.
     """
     clusters: Counter[int] = Counter()
     counted = np.zeros(len(TIERS) + 1, np.int64)
@@ -106,12 +106,12 @@ class MemoryReport:
     """Bytes of one process."""
 
     files: int
-    """Size of the files that batches are gathered from; costs addresses, and no memory."""
+    """Size of the files that batches are gathered from: address space, not memory."""
     resident: int | None
-    """Pages of them in this process now. They are the page cache's: shared with every process, and
-    dropped where memory is short. None where the system does not tell (/proc/self/smaps)."""
+    """Bytes of these files that are mapped to memory now. It is the page cache, which all processes
+    share and the kernel drops when memory is short. None without /proc/self/smaps."""
     held: int
-    """Tables and negatives in memory of this process, or of the device."""
+    """Bytes of tables and negatives in the memory of this process, or of the device."""
 
 
 def resident_bytes(directory: Path) -> int | None:

@@ -1,9 +1,9 @@
-"""Rows of stored arrays: their numbers, the places that they are read from, and their checks.
+"""Rows of stored arrays: look-up in a split, checks of their numbers, ranges for read-ahead.
 
-A file that was changed after the build ends the batch that meets it with an `IntegrityError` that
-names file, row and value. Numbers that point at rows are compared with the rows there are (-1 would
-serve the last one), others with the rules of `dataprep verify`, except length and repetition, which
-cost more. A process does not check again what it has found sound.
+If a file was changed after the build, a batch of the changed rows raises an `IntegrityError` with
+file, row and value. Row numbers are compared with the number of rows (-1 would serve the last row),
+other numbers with the rules of `dataprep verify`, except vector length and repetition, which cost
+more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
     "ValueRules",
     "check_offsets",
     "check_pointers",
-    "pointed_nowhere",
+    "no_such_row",
     "rows_of",
     "spans_of",
 ]
@@ -37,7 +37,7 @@ _REMEDY = "Restore this file or build again; `dataprep verify` lists every such 
 
 
 class ValueRules:
-    """Rules for the numbers of one array that are checked when they are served."""
+    """The rules that numbers of one array are checked with when they are served."""
 
     def __init__(self, manifest: ArrayManifest, array: NamedArray) -> None:
         self._array = array
@@ -47,7 +47,7 @@ class ValueRules:
         self._flags = array.dtype == np.bool_
 
     def check(self, rows: Ints | range, values: npt.NDArray[Any]) -> None:
-        """Raise `IntegrityError` for the first of `values`, of these `rows`, that breaks a rule."""
+        """Raise `IntegrityError` if `values`, the rows `rows` of the array, break a rule."""
         if values.size == 0:
             return
         block = values.reshape(-1, self._width)
@@ -65,16 +65,16 @@ class ValueRules:
 
 
 def rows_of(split: ArraySplit, samples: Ints) -> Ints:
-    """Return the row numbers of `samples` of a split, int64 [k], each of a row that there is.
+    """Return the row in the arrays of each of `samples` of a split: int64 [k].
 
-    Raises `IndexError` for a sample outside of the split, `IntegrityError` for a row that is not
-    there.
+    Raises `IndexError` for a sample outside of the split, and `IntegrityError` if the index of the
+    split names a row that does not exist.
     """
     rows = split.rows(samples)
     limit = split.data.manifest.rows
     if outside(rows, limit):
         at = int(np.flatnonzero((rows < 0) | (rows >= limit))[0])
-        raise pointed_nowhere(
+        raise no_such_row(
             split.entry.index, row=int(samples[at]), value=int(rows[at]), limit=limit, of="rows"
         )
     return rows
@@ -85,17 +85,18 @@ def check_pointers(
 ) -> None:
     """Raise `IntegrityError` unless all `values` [k, ...] are in 0 .. `limit` - 1.
 
-    They are what `array` holds at `rows` [k] (or a column of that), and count what `of` names.
+    `values` are the rows `rows` [k] of `array`, or a column of these. The error says that there are
+    `limit` of what `of` names.
     """
     if outside(values, limit):
         wrong = (values < 0) | (values >= limit)
         place = tuple(int(axis[0]) for axis in np.nonzero(wrong))
         file, row = _file_of(array, int(rows[place[0]]))
-        raise pointed_nowhere(file, row=row, value=int(values[place]), limit=limit, of=of)
+        raise no_such_row(file, row=row, value=int(values[place]), limit=limit, of=of)
 
 
 def check_offsets(array: NamedArray, offsets: Ints, total: int) -> None:
-    """Raise `IntegrityError` unless `offsets`, all of `array`, ascend from 0 to `total`."""
+    """Raise `IntegrityError` unless `offsets`, the whole of `array`, ascend from 0 to `total`."""
     falls = np.flatnonzero(np.diff(offsets) < 0) + 1
     if offsets[0] != 0:
         at = 0
@@ -117,8 +118,8 @@ def outside(values: Ints, limit: int) -> bool:
     return values.size > 0 and unsigned_max(values) >= limit
 
 
-def pointed_nowhere(file: str, *, row: int, value: int, limit: int, of: str) -> IntegrityError:
-    """Return the error of a number in `file` that is outside 0 .. `limit` - 1."""
+def no_such_row(file: str, *, row: int, value: int, limit: int, of: str) -> IntegrityError:
+    """Return the error for a row number `value` in `file` that is outside 0 .. `limit` - 1."""
     return IntegrityError(
         f"row {row:,} holds {value:,}, but there are {limit:,} {of}, numbered from 0",
         where=file, code="E_REFERENCE", remedy=_REMEDY,
@@ -126,7 +127,7 @@ def pointed_nowhere(file: str, *, row: int, value: int, limit: int, of: str) -> 
 
 
 def _file_of(array: NamedArray, row: int) -> tuple[str, int]:
-    """Return the shard that has row `row` of `array`, and which row of the shard it is."""
+    """Return the file of the shard that has row `row` of `array`, and its number in the shard."""
     for shard in array.entry.shards:
         if row < shard.rows:
             return shard.file, row
@@ -135,7 +136,10 @@ def _file_of(array: NamedArray, row: int) -> tuple[str, int]:
 
 
 def spans_of(tracks: Sequence[NamedArray], rows: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Return starts and stops, in numbers of all `tracks` end to end, of `rows` of each."""
+    """Return the starts and stops of the rows `rows[k]` of each `tracks[k]`.
+
+    They count numbers, from the first of the first track to the last of the last one.
+    """
     starts, stops, base = [], [], 0
     for track, chosen in zip(tracks, rows, strict=True):
         width, total = prod(track.row_shape), len(track.stream)

@@ -1,10 +1,10 @@
-"""The arrays of a dataset of pairs as a batch needs them: mapped, or held in memory.
+"""The arrays of a dataset of pairs, in mapped files or in memory, for gathering batches.
 
-Embeddings come as float32 tensors on the device of the tables, numbers as numpy arrays on the host,
-where those that point at rows are checked before they are followed. Mapped, a batch is gathered
-from the files and nothing is kept. Held, the tables are read and checked once, and live on
-`device`. Tables of small numbers of up to 64 MiB together are checked when the dataset is opened,
-embeddings when a row is first gathered.
+Embeddings are gathered as float32 tensors on the device of the tables, other numbers as NumPy
+arrays on the host; row numbers are checked before they are followed. Without `preload`, rows are
+gathered from the files and nothing is held in memory. With it, all arrays are read and checked
+once, and the embeddings are held on the device. Arrays of other numbers, up to 64 MiB together, are
+checked when the dataset is opened, embeddings when a row is first gathered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["EMBEDDINGS", "NUMBERS", "Column", "PairTables", "device_of"]
 
 _STEERING = tuple(name for name in VARIANT_ARRAYS if name is not None)
 EMBEDDINGS = ("question_embs", "source_embs", *_STEERING)
-"""Arrays [n, dim] that a batch has rows of."""
+"""Arrays [n, dim] of embeddings that a batch has rows of."""
 NUMBERS = (
     "pair_index", "pair_cluster_id", "pair_relevance", "centroid_distances", "hard_negatives",
     "negative_tiers",
@@ -40,13 +40,13 @@ _POINTERS = {
     "pair_index": ("questions", "sources"), "hard_negatives": ("sources",),
     "pair_keyword_ids": ("keywords",),
 }  # fmt: skip
-"""What the columns of an array point at, by the names of `PairSizes`; the last holds for others."""
+"""Arrays of row numbers: what each column numbers, by the names of `PairSizes`."""
 _BLOCK = 64 << 20  # bytes that are read at once
 _CHECKED_AT_OPENING = 64 << 20  # bytes of all small numbers together
 
 
 def device_of(device: str | torch.device | None) -> torch.device:
-    """Return the device that is meant; None is the memory of the processor.
+    """Return `device` as a `torch.device`, for None the CPU; raise `UsageError` for an invalid one.
 
     >>> device_of(None), device_of("cuda:1")
     (device(type='cpu'), device(type='cuda', index=1))
@@ -67,10 +67,10 @@ class Column(Protocol):
 
 
 class PairTables:
-    """Tables that batches of pairs are gathered from. Thread-safe; datasets pickle without them.
+    """The arrays that batches of pairs are gathered from. Thread-safe; not pickled with datasets.
 
-    Ints that are asked for must be there. Numbers that no build writes are an `IntegrityError`;
-    what is held in memory was checked when it was read.
+    Rows that are asked for must exist. A number that no build writes raises `IntegrityError`, in an
+    array held in memory when it is read.
     """
 
     def __init__(self, data: ArrayData, *, preload: bool, device: torch.device) -> None:
@@ -103,7 +103,7 @@ class PairTables:
         check_offsets(offsets, offsets.read(0, offsets.rows), self.sizes.mentions)
 
     def load(self) -> None:
-        """Read and check everything that is to be held and is not."""
+        """Read into memory, and check, the arrays that are not there yet."""
         for name in EMBEDDINGS:
             if name not in self._vectors:
                 self._vectors[name] = self._read_vectors(name)
@@ -126,7 +126,7 @@ class PairTables:
         return table
 
     def check(self, name: str, rows: Ints | range, found: npt.NDArray[Any]) -> None:
-        """Raise `IntegrityError` unless `found`, of these rows of `name`, is what builds write."""
+        """Raise `IntegrityError` if `found`, the rows `rows` of array `name`, break a rule."""
         if name in _POINTERS:
             columns = found.T if name == "pair_index" else (found,)
             for values, of in zip(columns, _POINTERS[name], strict=True):
@@ -135,7 +135,10 @@ class PairTables:
             self._rules[name].check(rows, found)
 
     def check_pointers(self, name: str, rows: Ints | range, values: Ints, of: str) -> None:
-        """Raise `IntegrityError` unless `values` of `name` are below the count of `of`."""
+        """Raise `IntegrityError` unless `values`, of the rows `rows` of array `name`, are valid.
+
+        They are numbers of what `of` names, a field of `PairSizes` that counts it.
+        """
         limit = getattr(self.sizes, of)
         check_pointers(self.data.array(name), rows, values, limit=limit, of=of)
 
@@ -158,11 +161,11 @@ class PairTables:
         return found
 
     def are_sound(self, pairs: Ints) -> bool:
-        """Tell whether all small numbers of `pairs` have been checked."""
+        """Return whether all numbers of `pairs`, but for embeddings, have been checked."""
         return self._sound_pairs is None or bool(self._sound_pairs[pairs].all())
 
     def note_sound(self, pairs: Ints) -> None:
-        """Note that those of `pairs` have."""
+        """Record that all numbers of `pairs`, but for embeddings, have been checked."""
         if self._sound_pairs is not None:
             self._sound_pairs[pairs] = True
 
@@ -196,23 +199,23 @@ class PairTables:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes held in memory, that of a device included."""
+        """Bytes of the arrays in memory, in that of the device or the host."""
         vectors = sum(table.nbytes for table in self._vectors.values())
         return vectors + sum(table.nbytes for table in self._numbers.values())
 
     @property
     def mapped(self) -> tuple[NamedArray, ...]:
-        """The arrays that are gathered from files."""
+        """The arrays whose rows are gathered from files."""
         return () if self.preload else tuple(self.arrays.values())
 
     def close(self) -> None:
-        """Release the tables in memory; use reads them again."""
+        """Release the arrays in memory; the next use reads them again."""
         self._vectors.clear()
         self._numbers.clear()
 
 
 def _of_variants(variants: Ints) -> Iterator[tuple[str, Ints]]:
-    """Return the array of each variant that occurs, but for the zero vector, and where it does."""
+    """Yield the array of each variant in `variants` but zero, and the indices where it occurs."""
     for variant, name in enumerate(VARIANT_ARRAYS):
         if name is not None:
             rows = (variants == variant).nonzero()[0]

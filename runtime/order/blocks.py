@@ -1,4 +1,4 @@
-"""An order for data larger than the page cache: blocks dealt to windows, samples shuffled there.
+"""An order for data larger than the page cache: samples shuffled within windows of blocks.
 
 The samples are cut into blocks of `block` consecutive ones (the last may be shorter). Every epoch
 deals the blocks to windows of at most `window` blocks, and permutes the samples inside each window.
@@ -15,7 +15,7 @@ gives one block to each window, in a random order of its own; the last one to th
     the block of stratum j in window w has the number
         j * V + permute(w; n=V, or L for the last stratum, blocks key, stream j + 1)
     the samples of window w are those of its blocks, strata in order, each block in stored order
-    position i of window w serves, of these, the one at
+    position i of window w serves the one of these with the number
         permute(i; n=samples of the window, inside key, stream w)
 
 The windows follow one another; the short last block counts as many positions as it has samples.
@@ -31,14 +31,14 @@ of the file, and no other; every page is wanted within one window and then not a
 So what must fit in the page cache is two windows (one served, one read ahead), whatever the
 dataset's size.
 
-Shuffling: in one epoch a sample stands anywhere in its window with equal chance, and only there.
-Over the seeds it stands at every position with equal chance where all blocks are whole. Where the
-last block is short, so is the window that has it: chances differ near the ends of windows, and the
-samples of that block never stand at some positions. Of the samples of a global batch of
-G, about G**2 / (2 * window) pairs come from the same block (full shuffle: G**2 * block / (2 * n)):
-with the default window of 256 blocks, 2 pairs in a batch of 32 and 512 in one of 512. Two samples
-of a block lie within a window's length of each other in every epoch; which other blocks share the
-window is new in each. Where the data fits the page cache, prefer `Shuffled`.
+Shuffling: in one epoch a sample stands at every position of its window with equal chance, and
+nowhere else. Over all seeds it stands at every position of the epoch with equal chance, if all
+blocks are whole. If the last block is short, so is its window: chances differ near the ends of
+windows, and the samples of that block never stand at some positions. In a global batch of G
+samples, about G**2 / (2 * window) pairs come from the same block (full shuffle: G**2 * block / (2 *
+n)): with the default window of 256 blocks, 2 pairs in a batch of 32 and 512 in one of 512. Two
+samples of a block lie within a window's length of each other in every epoch; the other blocks of
+the window are different ones in each. If the data fits the page cache, prefer `Shuffled`.
 
 Costs three times a full shuffle, in either direction: about 70 ns a position.
 """
@@ -59,18 +59,18 @@ __all__ = ["Blocks", "block_sizes"]
 
 _BLOCK_BYTES = 4 << 20  # a disk or a file server reads this at nine tenths of its full speed
 _WINDOW_BYTES = 1 << 30
-_TABLE = 4096  # blocks of a window that are looked up; of larger windows, batches ask for fewer
-_KEPT = 128  # plans and windows: sources of a mixture are asked in turn
+_TABLE = 4096  # most blocks of a window that is tabulated; of a larger one a batch needs few
+_KEPT = 128  # cached plans, and cached windows: a mixture uses those of its sources in turn
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Blocks:
-    """Blocks dealt to windows anew in every epoch, and samples permuted within each window.
+    """The order that deals blocks to windows in every epoch and shuffles within each window.
 
-    `block` is in samples, `window` in blocks; both decide the order, so a run keeps them. Windows
-    have at most `window` blocks, and equally many but for one. The defaults suit samples of 4 KiB
-    (2,048 tokens of 2 bytes): blocks of 4 MiB, windows of 1 GiB. `block_sizes` gives the numbers
-    for others. A window that holds all blocks is a full shuffle.
+    `block` is in samples, `window` in blocks; a run can resume only with the same. Windows have at
+    most `window` blocks, and their numbers differ by at most one. The defaults suit samples of 4
+    KiB (2,048 tokens of 2 bytes): blocks of 4 MiB, windows of 1 GiB. `block_sizes` gives the
+    numbers for others. A window that holds all blocks is a full shuffle.
 
     >>> order = Blocks(content_id="build", seed=0, purpose="train", block=3, window=2)
     >>> found = order.samples(np.arange(10), 10, epoch=0)
@@ -86,7 +86,7 @@ class Blocks:
     block: int = 1024
     window: int = 256
     default_sizes: bool = field(default=False, compare=False)
-    """Whether `block` and `window` are defaults: a state that is loaded overrules them."""
+    """True if `block` and `window` are defaults, which a state that is loaded may replace."""
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -111,9 +111,9 @@ class Blocks:
         if n == 0:
             return positions
         plan = _plan(self, n, epoch)
-        windows = plan.window(plan.open(positions) // plan.block)
+        windows = plan.window(plan.rows_at(positions) // plan.block)
         starts, stops = plan.bounds(windows)
-        rows = plan.open(starts + plan.within(positions - starts, stops - starts, windows))
+        rows = plan.rows_at(starts + plan.within(positions - starts, stops - starts, windows))
         places = rows // plan.block
         return rows + (plan.blocks_at(places) - places) * plan.block
 
@@ -125,12 +125,12 @@ class Blocks:
         plan = _plan(self, n, epoch)
         blocks = samples // plan.block
         windows, places = plan.places_of(blocks)
-        inside = plan.close(samples + (places - blocks) * plan.block)
+        inside = plan.positions_of(samples + (places - blocks) * plan.block)
         starts, stops = plan.bounds(windows)
         return starts + plan.within(inside - starts, stops - starts, windows, back=True)
 
     def window_end(self, position: int, n: int, epoch: int) -> int:
-        """Return the first position behind the window in which `position` stands.
+        """Return the position after the last one of the window that holds `position`.
 
         >>> order = Blocks(content_id="build", seed=0, purpose="train", block=3, window=2)
         >>> order.window_end(0, 12, epoch=0)
@@ -139,14 +139,14 @@ class Blocks:
         at = np.array([position])
         _check(at, n, "position")
         plan = _plan(self, n, epoch)
-        return int(plan.bounds(plan.window(plan.open(at) // plan.block))[1][0])
+        return int(plan.bounds(plan.window(plan.rows_at(at) // plan.block))[1][0])
 
 
 def block_sizes(sample_bytes: int) -> tuple[int, int]:
-    """Return `block` and `window` of `Blocks` for samples of so many bytes on disk.
+    """Return `block` and `window` of `Blocks` for samples of `sample_bytes` on disk.
 
-    Blocks of 4 MiB or a little less, which any storage reads at nearly its full speed, and windows
-    of 1 GiB: at least 64 blocks, so that a batch mixes many of them.
+    Blocks have 4 MiB or a little less, which any storage reads at nearly its full speed. Windows
+    have 1 GiB, and at least 64 blocks, so that the samples of a batch are from many blocks.
 
     >>> block_sizes(4096), block_sizes(2 << 20)
     ((1024, 256), (2, 256))
@@ -160,10 +160,10 @@ def block_sizes(sample_bytes: int) -> tuple[int, int]:
 class _Plan(NamedTuple):
     """The arithmetic of one epoch.
 
-    The dealt blocks stand in a row, window after window: each has a **place** there, and each
-    sample a **row** among the samples of the places, counted as if no block were short. There is a
-    hole behind the short block (`open` passes over it); counted without it (`close`) rows are
-    positions, but for the permutation inside each window.
+    The dealt blocks are laid out window after window. The **place** of a block is its number in
+    this layout; the **row** of a sample is its number there, counted as if all blocks were whole.
+    The rows that the short block lacks are the **hole**. Without them, rows are positions before
+    the permutation inside each window; `rows_at` and `positions_of` convert between the two.
     """
 
     n: int
@@ -171,19 +171,19 @@ class _Plan(NamedTuple):
     blocks: int
     windows: int
     strata: int
-    long: (
-        int  # the first so many windows have a block of every stratum, the others none of the last
-    )
+    long: int  # windows that have a block of every stratum; those after them have none of the last
     offset: int
     missing: int  # samples that the last block lacks
-    hole: int  # where they would stand
+    hole: int  # the first of their rows
     block_key: OrderKey
     inside_key: OrderKey
 
-    def open(self, positions: Positions) -> Positions:
+    def rows_at(self, positions: Positions) -> Positions:
+        """Return the rows of `positions`: those behind the hole are moved by its size."""
         return positions + self.missing * (positions >= self.hole)
 
-    def close(self, rows: Positions) -> Positions:
+    def positions_of(self, rows: Positions) -> Positions:
+        """Return the positions of `rows`, none of them inside the hole; it may begin or end there."""
         return rows - self.missing * (rows > self.hole)
 
     def first(self, windows: Positions) -> Positions:
@@ -197,21 +197,25 @@ class _Plan(NamedTuple):
         return np.where(beyond < 0, places // self.strata, shorter)
 
     def bounds(self, windows: Positions) -> tuple[Positions, Positions]:
-        """Return the first position of each window, and the one behind its last."""
+        """Return the first position of each window, and the position after its last one."""
         starts, stops = (self.first(each) * self.block for each in (windows, windows + 1))
-        return self.close(starts), np.minimum(self.close(stops), self.n)
+        return self.positions_of(starts), np.minimum(self.positions_of(stops), self.n)
 
     def within(
         self, inside: Positions, sizes: Positions, windows: Positions, *, back: bool = False
     ) -> Positions:
-        """Permute inside windows of `sizes`, which has at most four different values."""
-        walk = unpermute if back else permute
+        """Return `inside`, numbers of samples within their windows, permuted in each window.
+
+        `sizes` are the samples of each window, at most four different numbers; `back` applies the
+        inverse.
+        """
+        move = unpermute if back else permute
         if inside.size and (size := int(sizes.min())) == sizes.max():
-            return walk(inside, size, self.inside_key, windows)
+            return move(inside, size, self.inside_key, windows)
         out = np.empty_like(inside)
         for size in np.unique(sizes).tolist():
             here = sizes == size
-            out[here] = walk(inside[here], size, self.inside_key, windows[here])
+            out[here] = move(inside[here], size, self.inside_key, windows[here])
         return out
 
     def blocks_at(self, places: Positions) -> Positions:
@@ -244,12 +248,12 @@ class _Plan(NamedTuple):
         """Return the block of a stratum that each window gets, or with `back` the window of each
         block.
         """
-        walk, streams = unpermute if back else permute, strata + 1
+        move, streams = unpermute if back else permute, strata + 1
         if self.long == self.windows:
-            return walk(numbers, self.windows, self.block_key, streams)
+            return move(numbers, self.windows, self.block_key, streams)
         out, last = np.empty_like(numbers), strata == self.strata - 1
         for here, size in ((~last, self.windows), (last, self.long)):
-            out[here] = walk(numbers[here], size, self.block_key, streams[here])
+            out[here] = move(numbers[here], size, self.block_key, streams[here])
         return out
 
 

@@ -1,19 +1,22 @@
-"""Orders of samples: pure functions from position to sample and back, without tables or state.
+"""Orders of samples: pure functions from position to sample and back, without state.
 
 `permute` is a Feistel network over the positions `0 .. n - 1`: a bijection whatever its round
 function, in O(1) memory for any n up to 2**48, computed for a whole batch at once. `unpermute` runs
-it backwards, and so finds where a sample stands without a search. The same (content id, seed,
+it backwards, and so finds the position of a sample without a search. The same (content id, seed,
 epoch, purpose, n) gives the same order for ever: changing anything below would break every resumed
 run, so it needs a new `_DOMAIN`.
 
-Eight rounds of a multiply-xorshift-multiply hash, whose high bits are used; 16 rounds for n
-up to 64 and 32 for n up to 8. Halves of a few bits mix slowly: with eight rounds a count of all
-pairs of positions over 200,000 keys differs from chance up to n = 40, and with 16 for n = 5 to 8,
-whose right half has one bit; every four more rounds divide the difference by 16
-(benchmarks/rounds.py). Fewer rounds, or the low
-bits of a multiply-add, leave a pattern that a look at the first hundred samples does not show but a
-test does (tests/runtime/order/test_permutation.py). The two halves are 2**r values on the right and
-ceil(n / 2**r) on the left, so that less than one position in sqrt(n) needs a second walk.
+The round function is a multiply-xorshift-multiply hash, of which the high bits are used. There are
+8 rounds, 16 for n up to 64 and 32 for n up to 8, because halves of a few bits mix slowly. With 8
+rounds the frequencies of pairs of samples over 200,000 keys differ from chance up to n = 40, and
+with 16 for n = 5 to 8, where the right half has one bit; every four more rounds divide the
+difference by 16 (benchmarks/rounds.py). Fewer rounds, or the low bits of a multiply-add, leave a
+pattern that the first hundred samples do not show but a test does
+(tests/runtime/order/test_permutation.py).
+
+The right half has 2**r values and the left half ceil(n / 2**r), so the network permutes a few more
+numbers than n. A result of n or more goes through the network again, until it is below n (cycle
+walking); that takes a second time for less than one position in sqrt(n).
 
 Costs about 30 microseconds for a batch of 32, and 20 ns a position from a few thousand on, in
 either direction; two to four times that for n up to 64. For data larger than the page cache, see
@@ -34,7 +37,7 @@ from dataprep.formats.canonical import canonical_json
 from dataprep.formats.errors import UsageError
 from dataprep.formats.read.sharded import unsigned_max
 
-from .hash64 import FIRST, GOLDEN, SECOND, finalise
+from .hash64 import GOLDEN, finalise
 
 __all__ = [
     "ALGORITHM",
@@ -57,10 +60,9 @@ ALGORITHM = 1
 _DOMAIN = "dataprep order 1"
 _ROUNDS = {8: 32, 64: 16, MAX_SAMPLES: 8}  # for n up to the key; each the first of the same row
 _MIX = 0xD6E8FEB86659FD93  # odd, about half of its bits set: the multiplier of degski's mixer
-_MASK = (1 << 64) - 1
-_BLOCK = 8192  # positions walked at once: three arrays of this fit in the L2 cache
-_TABLE = 4096  # second walks kept; of more, few are ever taken
-_KEPT = 128  # keys, and networks with their tables: sources of a mixture that are asked in turn
+_BLOCK = 8192  # positions permuted at once: three arrays of this fit in the L2 cache
+_TABLE = 4096  # most entries of a table of cycle walks; of a larger one few would be used
+_KEPT = 128  # cached keys, and cached networks: a mixture uses those of its sources in turn
 
 Positions = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
@@ -78,13 +80,12 @@ class OrderKey:
 
 
 def key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
-    """Return the key of one epoch's order: a hash of everything that it depends on.
+    """Return the key of the order of one epoch: a hash of the arguments.
 
     The hash is of the canonical JSON ``["dataprep order 1","CONTENT",SEED,EPOCH,"PURPOSE"]``.
     Word 2i of its SHAKE-256 (64 bits, little-endian), made odd, is the multiplier of round i, and
-    word 2i + 1 its addend.
-    Neighbouring seeds and epochs have nothing in common: (seed 1, epoch 2) is not (seed 2,
-    epoch 1). Costs some ten microseconds the first time.
+    word 2i + 1 its addend. Keys of neighbouring seeds and epochs are unrelated: (seed 1, epoch 2)
+    is not (seed 2, epoch 1). Costs some ten microseconds the first time.
     """
     return _key(content_id, seed, epoch, purpose)
 
@@ -99,20 +100,20 @@ def _key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
 
 
 class Order(Protocol):
-    """Order of an epoch: the samples at some positions, and the inverse."""
+    """An order of samples in every epoch: from position to sample, and back."""
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
         """Return the sample at each of `positions`: int64, a bijection of range(n)."""
         ...
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """Return the position of each of `samples`, computed and not searched."""
+        """Return the position of each of `samples`: the inverse of `samples`."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shuffled:
-    """Every epoch a new permutation of all samples. Two `purpose`s share no order."""
+    """A new permutation of all samples in every epoch; another `purpose` gives other orders."""
 
     content_id: str
     seed: int
@@ -124,11 +125,11 @@ class Shuffled:
         return {"kind": "full", "seed": self.seed, "purpose": self.purpose}
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """Return the samples; see `permute`."""
+        """Return the sample at each of `positions`; see `permute`."""
         return permute(positions, n, key(self.content_id, self.seed, epoch, self.purpose))
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """Return the positions; see `unpermute`."""
+        """Return the position of each of `samples`; see `unpermute`."""
         return unpermute(samples, n, key(self.content_id, self.seed, epoch, self.purpose))
 
 
@@ -155,14 +156,14 @@ def permute(
 ) -> Positions:
     """Return the sample at each of `positions`: int64 of the same shape, each in 0 .. n - 1.
 
-    A bijection of `range(n)`. One key has 2**64 of them, which have nothing in common: `streams`,
-    int64 of the shape of `positions`, says which one serves each position (0 if it is not given).
+    This is a bijection of `range(n)`. One key has 2**64 unrelated bijections: `streams`, int64 of
+    the shape of `positions`, numbers the one for each position; None stands for 0.
     Raises `IndexError` for a position outside 0 .. n - 1.
 
     >>> sorted(permute(np.arange(5), 5, key("build", 0, 0, "train")).tolist())
     [0, 1, 2, 3, 4]
     """
-    return _walk(_words(positions, n, "position"), n, key, streams, back=False)
+    return _permuted(_words(positions, n, "position"), n, key, streams, back=False)
 
 
 def unpermute(
@@ -177,36 +178,7 @@ def unpermute(
     >>> unpermute(permute(np.arange(5), 5, where), 5, where).tolist()
     [0, 1, 2, 3, 4]
     """
-    return _walk(_words(samples, n, "sample"), n, key, streams, back=True)
-
-
-def _permute_one(position: int, n: int, key: OrderKey, stream: int = 0) -> int:
-    """Permute one position in plain integers: the definition that the tests compare with."""
-    if n <= 1:
-        return 0
-    bits = (n - 1).bit_length() // 2 or 1
-    size = -(-n >> bits)
-    shift = _mix_one(stream)
-    while True:
-        left, right = position >> bits, position & ((1 << bits) - 1)
-        for number, (multiplier, addend) in enumerate(key.rounds_for(n)):
-            word = (((right if number % 2 else left) + shift) * multiplier + addend) & _MASK
-            word = ((word ^ (word >> 32)) * _MIX) & _MASK
-            if number % 2:
-                left = (left + ((word >> 32) * size >> 32)) % size
-            else:
-                right ^= word >> (64 - bits)
-        position = left << bits | right
-        if position < n:
-            return position
-
-
-def _mix_one(stream: int) -> int:
-    """Return the summand of a stream in the input of every round: 0 for stream 0."""
-    word = (stream * GOLDEN) & _MASK
-    word = ((word ^ (word >> 30)) * FIRST) & _MASK
-    word = ((word ^ (word >> 27)) * SECOND) & _MASK
-    return word ^ (word >> 31)
+    return _permuted(_words(samples, n, "sample"), n, key, streams, back=True)
 
 
 class _Round(NamedTuple):
@@ -216,7 +188,7 @@ class _Round(NamedTuple):
 
 
 class _Network:
-    """The rounds for one n and one key. Constants are 0-d arrays: scalars cost twice as much."""
+    """Feistel network for one n and key. Constants are 0-d arrays: scalars cost twice as much."""
 
     def __init__(self, n: int, key: OrderKey) -> None:
         bits = (n - 1).bit_length() // 2 or 1
@@ -229,14 +201,14 @@ class _Network:
             _Round(i % 2, _word(m), _word(a)) for i, (m, a) in enumerate(key.rounds_for(n))
         ]
         self._beyond = (int(self._size) << bits) - n
-        """Numbers from n on that the network may give: fewer than 2**bits."""
+        """How many of the numbers that the network permutes are n or more: fewer than 2**bits."""
         self._tables: dict[bool, _Words] = {}
         self._asked: frozenset[bool] = frozenset()
 
-    def walk(self, words: _Words, shift: _Words | None, back: bool) -> _Words:
-        """Apply the network until every result is below n (once, but for one in sqrt(n)).
+    def permute(self, words: _Words, shift: _Words | None, back: bool) -> _Words:
+        """Apply the network to `words` until every result is below n; `back` applies the inverse.
 
-        `back` is the inverse: it passes over the same numbers from n on.
+        `shift`, if it is given, is added to the input of every round.
         """
         out = self._apply(words, shift, back)
         outside = np.flatnonzero(out >= self._n)
@@ -250,17 +222,18 @@ class _Network:
         return out
 
     def _has_table(self, back: bool) -> bool:
-        """Return whether to tabulate second walks: from the second call with a key on."""
+        """Return whether to look cycle walks up in a table: from the second call of a kind on."""
         if self._beyond > _TABLE:
             return False
         asked, self._asked = self._asked, self._asked | {back}
         return back in asked
 
     def _ends(self, back: bool) -> _Words:
-        """Return the ends of the walks from n, n + 1, ...: nearly every piece of positions has one.
+        """Return the table of the first results below n of the cycle walks from n, n + 1, ...
 
-        Walking a few on their own would cost as much as a thousand others. Numbers that only lead
-        to each other stay beyond n; no walk from below n gets there.
+        Nearly every block of positions has a few such walks, and applying the network to these
+        alone would cost as much as to a thousand positions. Walks in cycles of numbers that are all
+        n or more never end, and keep such a number in the table; no walk from below n enters one.
         """
         ends = self._tables.get(back)
         if ends is None:
@@ -308,10 +281,10 @@ class _Network:
         np.right_shift(word, _HALF, word)
 
 
-def _walk(
+def _permuted(
     words: _Words, n: int, key: OrderKey, streams: Positions | None, *, back: bool
 ) -> Positions:
-    """Walk `words` of any shape, a piece at a time that the caches hold."""
+    """Return `words`, of any shape, permuted (with `back`: unpermuted) in blocks for the caches."""
     if n <= 1 or words.size == 0:
         return np.zeros(words.shape, np.int64)
     out = np.empty(words.shape, np.uint64)
@@ -319,7 +292,7 @@ def _walk(
     shift = None if streams is None else _mix(streams).reshape(-1)
     for start in range(0, flat.size, _BLOCK):
         piece = slice(start, start + _BLOCK)
-        target[piece] = network.walk(flat[piece], None if shift is None else shift[piece], back)
+        target[piece] = network.permute(flat[piece], None if shift is None else shift[piece], back)
     return out.view(np.int64)
 
 
@@ -333,7 +306,7 @@ def _words(numbers: Positions, n: int, noun: str) -> _Words:
 
 
 def _mix(streams: Positions) -> _Words:
-    """Return `_mix_one` of each."""
+    """Return what each of `streams` adds to the input of every round: 0 for stream 0."""
     word = np.ascontiguousarray(streams, np.int64).view(np.uint64) * _word(GOLDEN)
     return finalise(word)
 

@@ -57,7 +57,7 @@ def draw(curriculum: Curriculum, *, seed: int = 0, moving: bool = True) -> Varia
 
 
 def variants(curriculum: Curriculum, epoch: int, **options: Any) -> np.ndarray[Any, Any]:
-    return draw(curriculum, **options).of(PAIRS, np.full(len(PAIRS), epoch))
+    return draw(curriculum, **options).variants(PAIRS, np.full(len(PAIRS), epoch))
 
 
 def test_shares_are_floats() -> None:
@@ -165,7 +165,9 @@ def test_draws_have_nothing_in_common() -> None:
     one = variants(even, 3)
     others = [variants(even, 4), variants(even, 3, seed=1)]
     others.append(
-        VariantDraw(even, content_id="other", seed=0, moving=True).of(PAIRS, np.full(len(PAIRS), 3))
+        VariantDraw(even, content_id="other", seed=0, moving=True).variants(
+            PAIRS, np.full(len(PAIRS), 3)
+        )
     )
     others.append(np.roll(one, 1))
     for other in others:
@@ -180,9 +182,10 @@ def test_order_and_company_change_nothing(asked: list[tuple[int, int]]) -> None:
     drawn = draw(MODES[1])
     pairs, epochs = (np.array([a[k] for a in asked], np.int64) for k in range(2))
     alone = [
-        int(draw(MODES[1]).of(np.array([pair]), np.array([epoch]))[0]) for pair, epoch in asked
+        int(draw(MODES[1]).variants(np.array([pair]), np.array([epoch]))[0])
+        for pair, epoch in asked
     ]
-    assert drawn.of(pairs, epochs).tolist() == alone
+    assert drawn.variants(pairs, epochs).tolist() == alone
 
 
 def test_one_variant_for_good() -> None:
@@ -197,9 +200,9 @@ def test_one_variant_for_good() -> None:
 def test_golden_variants() -> None:
     """Runs that go on depend on these numbers: they never change."""
     drawn = draw(MODES[1], seed=7)
-    found = "".join(map(str, drawn.of(np.arange(32), np.full(32, 2))))
+    found = "".join(map(str, drawn.variants(np.arange(32), np.full(32, 2))))
     assert found == GOLDEN
-    assert drawn.of(np.array([(1 << 40) - 1]), np.array([4_000_000])).tolist() == [0]
+    assert drawn.variants(np.array([(1 << 40) - 1]), np.array([4_000_000])).tolist() == [0]
 
 
 GOLDEN = "12010031211111120102232031120013"

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
-from dataprep.runtime.order import permutation as order
 from dataprep.runtime.order.blocks import Blocks, block_sizes
 from dataprep.runtime.order.permutation import OrderKey, key
 from tests.scenes.battery import LIMIT, NAMES, SIZES, Ints, chi_square, failures, pair_tests
+from tests.scenes.plain_order import permute_one
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ def blocks(block: int, window: int, seed: int = 1) -> Blocks:
 
 def shuffled(items: Sequence[T], where: OrderKey, stream: int = 0) -> list[T]:
     """`items` in the order of `where`, by the plain definition."""
-    return [items[order._permute_one(i, len(items), where, stream)] for i in range(len(items))]
+    return [items[permute_one(i, len(items), where, stream)] for i in range(len(items))]
 
 
 def by_lists(by: Blocks, n: int, epoch: int) -> list[list[int]]:
@@ -42,7 +42,7 @@ def by_lists(by: Blocks, n: int, epoch: int) -> list[list[int]]:
     names = (by.content_id, by.seed, epoch)
     deal, inside = (key(*names, f"{by.purpose}/{part}") for part in ("blocks", "inside blocks"))
     stored = [range(at, min(n, at + by.block)) for at in range(0, n, by.block)]
-    offset = order._permute_one(0, len(stored), deal)
+    offset = permute_one(0, len(stored), deal)
     numbered = [stored[number - offset] for number in range(len(stored))]  # below 0: from the end
     count = -(-len(stored) // by.window)
     windows: list[list[int]] = [[] for _ in range(count)]
@@ -132,7 +132,7 @@ def test_windows_are_dealt_from_strata(count: int, window: int, epoch: int) -> N
     sizes = [len(each) for each in windows]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] - sizes[-1] <= 1
-    offset = order._permute_one(0, count, key("build", 1, epoch, "p/blocks"))
+    offset = permute_one(0, count, key("build", 1, epoch, "p/blocks"))
     strata = [
         sorted((block + offset) % count // len(windows) for block in each) for each in windows
     ]

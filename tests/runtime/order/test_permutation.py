@@ -21,6 +21,7 @@ from dataprep.runtime.order.permutation import (
     unpermute,
 )
 from tests.scenes.battery import LIMIT, SIZES, Ints, Permutation, chi_square, failures, pair_tests
+from tests.scenes.plain_order import permute_one
 
 GOLDEN = [670247, 294740, 144285, 382450, 597588, 446527, 185751, 906309]
 SMALL = {5: [4, 3, 0, 1, 2], 64: [25, 50, 10, 21, 61], 65: [17, 28, 1, 31, 5]}
@@ -62,7 +63,7 @@ def test_vectorised_equals_the_definition(
     """The numpy network gives what the plain-integer one gives, at any size and shape."""
     positions = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=5))
     where = key("build", seed, epoch, "p")
-    expected = [order._permute_one(position, n, where) for position in positions]
+    expected = [permute_one(position, n, where) for position in positions]
     assert permute(np.array(positions), n, where).tolist() == expected
     assert permute(np.array([positions]), n, where).tolist() == [expected]
     assert unpermute(np.array(expected), n, where).tolist() == positions
@@ -76,11 +77,11 @@ def test_unpermute_equals_its_definition(n: int, data: st.DataObject) -> None:
     where = key("build", n, 0, "p")
     expected = [unpermute_one(sample, n, where) for sample in samples]
     assert unpermute(np.array(samples), n, where).tolist() == expected
-    assert [order._permute_one(position, n, where) for position in expected] == samples
+    assert [permute_one(position, n, where) for position in expected] == samples
 
 
 def unpermute_one(sample: int, n: int, where: OrderKey) -> int:
-    """The rounds of `_permute_one` undone, last one first, until a position below n is met."""
+    """The rounds of `permute_one` undone, last one first, until a position below n is met."""
     if n == 1:
         return 0
     bits = (n - 1).bit_length() // 2 or 1
@@ -111,7 +112,7 @@ def test_streams_equal_the_definition(n: int, streams: list[int], data: st.DataO
     positions = data.draw(st.lists(st.integers(0, n - 1), min_size=size, max_size=size))
     where = key("build", 1, 1, "p")
     pairs = list(zip(positions, streams, strict=True))
-    expected = [order._permute_one(position, n, where, stream) for position, stream in pairs]
+    expected = [permute_one(position, n, where, stream) for position, stream in pairs]
     found = permute(np.array(positions), n, where, np.array(streams))
     assert found.tolist() == expected
     assert unpermute(found, n, where, np.array(streams)).tolist() == positions
@@ -129,7 +130,7 @@ def test_no_streams_are_stream_0() -> None:
 def test_small_definition_is_the_same(n: int, first: int) -> None:
     """Where cycle-walking happens at nearly every position, both still agree."""
     where = key("build", first, first, "p")
-    expected = [order._permute_one(position, n, where) for position in range(n)]
+    expected = [permute_one(position, n, where) for position in range(n)]
     assert permute(np.arange(n), n, where).tolist() == expected
     assert unpermute(np.array(expected), n, where).tolist() == list(range(n))
 
@@ -139,7 +140,7 @@ def test_walks_of_many_steps_are_looked_up_right() -> None:
     for n in (2, 3, 5, 6, 9, 10, 17, 18, 33, 37, 65, 130):
         for seed in range(12):
             where, positions = key("build", seed, 0, "p"), np.arange(n)
-            plain = [order._permute_one(at, n, where) for at in range(n)]
+            plain = [permute_one(at, n, where) for at in range(n)]
             for _ in range(3):  # from a table from the second time on
                 assert permute(positions, n, where).tolist() == plain
                 assert unpermute(np.array(plain), n, where).tolist() == list(range(n))
@@ -156,7 +157,7 @@ def test_second_walks_are_looked_up_right(beyond: int) -> None:
     for back, other in ((False, unpermute), (True, permute)):
         to = network._apply(numbers, None, not back).view(np.int64)
         positions = np.concatenate([to[to < n], np.arange(0, n, n // 50)])
-        plain = [order._permute_one(at, n, where) for at in positions.tolist()]
+        plain = [permute_one(at, n, where) for at in positions.tolist()]
         if back:
             plain = [unpermute_one(at, n, where) for at in positions.tolist()]
         walk = unpermute if back else permute
