@@ -1,10 +1,9 @@
-"""Looks at the first batch before an expensive run does: shapes, dtypes, ids, labels, vectors.
+"""Checks of the first batch before an expensive run: shapes, dtypes, ids, labels, vectors.
 
     validate_first_batch(loader, vocab_size=model.config.vocab_size)
 
-A mistake that trains nevertheless (labels moved by one too many, ids of another vocabulary) costs
-days, and is one comparison to find. The batch is made beside the passes of the loader: nothing is
-served, counted or moved by it.
+A mistake with which training works nevertheless (labels shifted twice, ids of another vocabulary)
+costs days, and is found by one comparison. Making this batch does not change the loader's state.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ _LIKE_INPUTS = ("labels", "position_ids", "doc_ids", "attention_mask")
 _REMEDY = "Look at what changes batches between the loader and the model."
 _NAMED = 3  # datasets of a mixture, in a remedy
 _TENSORS = ("input_ids", "attention_mask", "labels", "pixel_values", "input_values")
-_FURTHEST = 3  # tokens that labels are looked for on either side
+_FURTHEST = 3  # tokens by which shifts of labels are looked for, in both directions
 
 
 def validate_first_batch(loader: Loader, *, vocab_size: int | None = None) -> Any:
     """Check the batch that `loader` would serve next, and return it.
 
     `vocab_size` is the number of embeddings of the model; without it ids are compared with the
-    vocabulary of the dataset. Of embeddings and pairs, runtime/arrays/batch_checks.py says what is
-    looked at; of batches that a collate function makes, `check_collated`. Raises
-    `IncompatibleError` (E_BATCH) with the first finding: field, row and value; and `UsageError` for
-    what is no such loader. The next pass serves this batch again. Costs one batch; of a stream, one
-    window of blocks, or the rows before it.
+    vocabulary of the dataset. Embeddings and pairs are checked by the functions of
+    runtime/arrays/batch_checks.py, batches that a collate function makes by `check_collated`.
+    Raises an `IncompatibleError` (E_BATCH) with field, row and value of the first fault, and
+    `UsageError` for a `loader` that is no `Loader`. The next pass serves this batch again. Costs
+    one batch; for a stream one window of blocks, or the rows before the batch.
 
         >>> batch = validate_first_batch(loader, vocab_size=50304)         # doctest: +SKIP
     """
@@ -65,7 +64,7 @@ def validate_first_batch(loader: Loader, *, vocab_size: int | None = None) -> An
     real = marks.tolist()
     rows = loader.sampler_obj.batch_size if loader.sampler_obj.end != "partial" else None
     dataset = getattr(served, "real", served)
-    known = _Known(loader.vocab_size, dataset)
+    origin = _Origin(loader.vocab_size, dataset)
     if isinstance(dataset, Collated):
         check_collated(batch, dataset.collate, rows=len(real), vocab_size=vocab_size)
         if dataset.marks(marks) and not isinstance(batch, Mapping):
@@ -73,32 +72,32 @@ def validate_first_batch(loader: Loader, *, vocab_size: int | None = None) -> An
     elif hasattr(dataset, "check_batch"):  # of arrays
         dataset.check_batch(batch, rows=rows)
     elif hasattr(dataset, "token_views"):  # of preferences
-        _check_views(dataset.token_views(batch), rows, vocab_size, known)
+        _check_views(dataset.token_views(batch), rows, vocab_size, origin)
     else:
-        _check_tokens(batch, rows, vocab_size, known)
+        _check_tokens(batch, rows, vocab_size, origin)
     if isinstance(batch, Mapping):
         _check_mask(batch, real)
     return batch
 
 
 def _checked_of_stream(stream: StreamDataset, batch: Batch, vocab_size: int | None) -> Batch:
-    """Return the first `batch` of `stream` after the checks of rows of tokens."""
-    known = _Known(stream.dataset.split.dataset.manifest.tokens.vocab_size, stream.dataset)
-    _check_tokens(batch, stream.batch_size if stream.end != "partial" else None, vocab_size, known)
-    if "sample_mask" in batch:  # what fills up comes last
+    """Check `batch`, the next one of `stream`, as rows of tokens, and return it."""
+    origin = _Origin(stream.dataset.split.dataset.manifest.tokens.vocab_size, stream.dataset)
+    _check_tokens(batch, stream.batch_size if stream.end != "partial" else None, vocab_size, origin)
+    if "sample_mask" in batch:  # rows that only fill the batch are its last ones
         _check_mask(batch, sorted(batch["sample_mask"].tolist(), reverse=True))
     return batch
 
 
-class _Known(NamedTuple):
-    """The dataset behind a loader, and how many ids its tokenizer has, where it has one."""
+class _Origin(NamedTuple):
+    """The dataset of a loader, and the number of ids of its tokenizer; None without a tokenizer."""
 
-    size: int | None
+    vocab_size: int | None
     dataset: object
 
     @property
     def changed(self) -> bool:
-        """Whether a transform changes its batches, which may hide inputs."""
+        """True if a transform changes the batches; it may hide inputs."""
         return getattr(self.dataset, "transform", None) is not None
 
     def beyond(self) -> str:
@@ -113,26 +112,26 @@ class _Known(NamedTuple):
         return f"See whether shards are damaged: {listed}. If they are not: {_REMEDY}"
 
 
-def _check_tokens(batch: Batch, rows: int | None, vocab_size: int | None, known: _Known) -> None:
-    if vocab_size is not None and known.size is not None and vocab_size < known.size:
+def _check_tokens(batch: Batch, rows: int | None, vocab_size: int | None, origin: _Origin) -> None:
+    if vocab_size is not None and origin.vocab_size is not None and vocab_size < origin.vocab_size:
         _refuse(
-            "vocab_size", f"the tokenizer has {known.size:,} ids, the model {vocab_size:,}",
-            f"Enlarge the model's embedding to at least {known.size:,} rows, or correct "
+            "vocab_size", f"the tokenizer has {origin.vocab_size:,} ids, the model {vocab_size:,}",
+            f"Enlarge the model's embedding to at least {origin.vocab_size:,} rows, or correct "
             "vocab_size= if it has them.",
         )  # fmt: skip
     check_batch(
-        batch, rows=rows, vocab_size=vocab_size or known.size, beyond=known.beyond(),
-        changed=known.changed,
+        batch, rows=rows, vocab_size=vocab_size or origin.vocab_size, beyond=origin.beyond(),
+        changed=origin.changed,
     )  # fmt: skip
 
 
 def _check_views(
-    views: Mapping[str, Batch], rows: int | None, vocab_size: int | None, known: _Known
+    views: Mapping[str, Batch], rows: int | None, vocab_size: int | None, origin: _Origin
 ) -> None:
-    """Check each part of a batch; errors name its fields as the batch does."""
+    """Check each part of a batch; errors name fields as they are called in the batch."""
     for prefix, view in views.items():
         try:
-            _check_tokens(view, None if prefix == "responses_" else rows, vocab_size, known)
+            _check_tokens(view, None if prefix == "responses_" else rows, vocab_size, origin)
         except IncompatibleError as error:
             if error.where in view:
                 error.where = f"{prefix}{error.where}"
@@ -147,16 +146,16 @@ def _check_mask(batch: Mapping[str, Any], real: list[bool]) -> None:
 def check_collated(
     batch: Any, collate: Any, *, rows: int | None = None, vocab_size: int | None = None
 ) -> None:
-    """Raise `IncompatibleError` for the first thing that is wrong with a batch of `collate`.
+    """Raise `IncompatibleError` for the first fault of a batch that `collate` made.
 
-    Of dicts: fields that models read are tensors, each its own memory; ids are whole numbers
-    [rows, tokens] from 0 on, below `vocab_size`; masks are of their shape; images and sound are
-    finite. Labels of `CausalLM` are the inputs, moved by one or not; of other labels, which may be
-    classes, numbers or targets, no more than half are the inputs moved by another number of tokens.
-    Some label counts. A tuple or a tensor has `rows` rows.
+    In a dict, fields that models read must be tensors, each in memory of its own; ids whole numbers
+    [rows, tokens] from 0 to `vocab_size` - 1; masks of the shape of their ids; images and sound
+    finite. Labels of `CausalLM` must be the inputs, shifted by one token or not. Other labels may
+    be classes, numbers or targets, but at most half of them may be the inputs shifted by another
+    number of tokens. Some label must count. The tensors of a tuple must have `rows` rows.
     """
     if not isinstance(batch, Mapping):
-        _check_places(batch, rows)
+        _check_unnamed(batch, rows)
         return
     tensors = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
     if not tensors:
@@ -172,15 +171,15 @@ def check_collated(
         if name in ("pixel_values", "input_values") and not bool(torch.isfinite(tensor).all()):
             row = (~torch.isfinite(tensor)).nonzero()[0][0].item()
             _refuse(name, f"row {row} has numbers that are not finite")
-    collate = getattr(collate, "collate", collate)  # of one whose labels have another name
+    collate = getattr(collate, "collate", collate)  # if it only renames the fields of another
     for name in tensors:
         if name.endswith("input_ids"):
             _check_ids(tensors, name.removesuffix("input_ids"), rows, vocab_size)
     _check_targets(tensors, collate)
 
 
-def _check_places(batch: Any, rows: int | None) -> None:
-    """Check a batch without names: it has tensors, and all of them `rows` rows."""
+def _check_unnamed(batch: Any, rows: int | None) -> None:
+    """Check a batch whose fields have no names: it has tensors, and all have `rows` rows."""
     places = list(batch) if isinstance(batch, tuple | list) else [batch]
     tensors = [place for place in places if isinstance(place, torch.Tensor)]
     if not places or (
@@ -208,7 +207,7 @@ def _check_ids(
 
 
 def _check_targets(tensors: Mapping[str, torch.Tensor], collate: Any) -> None:
-    """Check labels: some count, no class is below 0, tokens are in their place."""
+    """Check that some labels count, no class is negative, and tokens are not shifted wrongly."""
     labels, ids = tensors.get("labels"), tensors.get("input_ids")
     if labels is None:
         return
@@ -225,26 +224,26 @@ def _check_targets(tensors: Mapping[str, torch.Tensor], collate: Any) -> None:
         if kind == "CausalLM":
             _check_labels(ids, labels)
         elif kind != "MaskedLM":
-            _check_place(ids, labels)
+            _check_shift(ids, labels)
     counts = labels != getattr(text, "label_pad_id", IGNORED_LABEL)
-    if not counts.any() and kind != "MaskedLM":  # of few tokens none may be hidden
+    if not counts.any() and kind != "MaskedLM":  # it may hide none of few tokens
         _refuse("labels", f"are all {IGNORED_LABEL}: nothing would be learnt")
     if decoder is not None and decoder[real].shape == labels.shape:
-        # The decoder is to say at each place what it sees at the next.
+        # At each token the decoder predicts its next input.
         targets = labels.masked_fill(~counts, IGNORED_LABEL)
-        _check_place(decoder[real], targets, "decoder_input_ids", (1,))
+        _check_shift(decoder[real], targets, "decoder_input_ids", (1,))
     elif kind in ("Classification", "Vision") and bool((counts & (labels < 0)).any()):
         place = (counts & (labels < 0)).nonzero()[0].tolist()
         _refuse("labels", f"row {place[0]} is {int(labels[tuple(place)])}, which is no class")
 
 
-def _check_place(
+def _check_shift(
     ids: torch.Tensor,
     labels: torch.Tensor,
     name: str = "the inputs",
     allowed: tuple[int, ...] = (0, 1),
 ) -> None:
-    """Refuse labels that are the inputs shifted by a number that is not `allowed`."""
+    """Raise for labels that are the inputs shifted by a number of tokens that is not `allowed`."""
     found = {by: _agreement(ids, labels, by) for by in range(-_FURTHEST, _FURTHEST + 1)}
     best = max(found, key=lambda by: (found[by], by in allowed))
     if found[best] > 1 / 2 and best not in allowed:
@@ -254,7 +253,7 @@ def _check_place(
 
 
 def _agreement(ids: torch.Tensor, labels: torch.Tensor, by: int) -> float:
-    """Return the share of labels equal to the input `by` places later, where there is one."""
+    """Return the share of labels that equal the input `by` tokens later, where there is one."""
     width = ids.shape[1] - abs(by)
     if width < 1:
         return 0.0
@@ -272,10 +271,10 @@ def check_batch(
     beyond: str = _REMEDY,
     changed: bool = False,
 ) -> None:
-    """Raise `IncompatibleError` for the first thing that is wrong with `batch`.
+    """Raise `IncompatibleError` for the first fault of `batch`, rows of tokens.
 
-    `beyond` is the remedy where an id is `vocab_size` or more. `changed`: inputs were changed after
-    the labels were made, as where tokens are hidden.
+    `beyond` is the remedy for an id of `vocab_size` or more. `changed` says that inputs were
+    changed after the labels were made, for example hidden.
 
     >>> ids = torch.tensor([[1, 2, 3]])
     >>> check_batch({"input_ids": ids, "labels": torch.tensor([[2, 3, -100]])}, vocab_size=4)
@@ -298,8 +297,8 @@ def check_batch(
     _check_memory(batch)
     _check_range("input_ids", ids, vocab_size, beyond)
     real = batch.get("sample_mask", torch.ones(len(ids), dtype=torch.bool))
-    if "labels" in batch and real.any():  # a rank may have nothing but filling in the last step
-        check = _check_place if changed else _check_labels
+    if "labels" in batch and real.any():  # all rows of a rank may be filling in the last step
+        check = _check_shift if changed else _check_labels
         check(ids[real], batch["labels"][real])
     if "cu_seqlens" in batch:
         _check_boundaries(ids, batch["cu_seqlens"], batch.get("max_seqlen"))
@@ -347,7 +346,10 @@ def _check_labels(ids: torch.Tensor, labels: torch.Tensor) -> None:
 
 
 def _misaligned(ids: torch.Tensor, labels: torch.Tensor, kind: str) -> torch.Tensor:
-    """Return True where labels are not as expected; the last shifted one is unknown."""
+    """Return bool, of the shape of `ids`: True where a label is not that of `kind`.
+
+    The last shifted label of a row cannot be checked.
+    """
     if kind == "unshifted":
         return labels != ids
     wrong = torch.zeros_like(ids, dtype=torch.bool)

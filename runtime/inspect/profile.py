@@ -2,8 +2,8 @@
 
     print(profile_loader(loader, step=train_step))
 
-The share waited is what faster loading could save, and no more; below 2% there is nothing to gain.
-Serves nothing: a loader of this package stands afterwards where it stood before.
+The share of time spent waiting is all that faster loading could save; below 2% there is nothing to
+gain. A loader of dataprep is profiled without a change of its state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["CollatorProfile", "LoaderProfile", "profile_collator", "profile_load
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderProfile:
-    """Times of one pass over some batches, without the first ones.
+    """Times of some batches of one pass, without those of the warm-up.
 
     >>> LoaderProfile(batches=2, waited_s=0.1, stepped_s=0.9, wait_s=0.05, step_s=0.45,
     ...               first_batch_s=0.2).overhead
@@ -35,24 +35,24 @@ class LoaderProfile:
 
     batches: int
     waited_s: float
-    """Seconds between asking for a batch and having it, of all batches together."""
+    """Seconds spent waiting for batches, all together."""
     stepped_s: float
-    """Seconds spent in the steps, together."""
+    """Seconds spent in steps, all together."""
     wait_s: float
-    """The median wait: what a batch costs when nothing else disturbs the machine."""
+    """Median seconds of a wait: the cost of a batch when nothing else disturbs the machine."""
     step_s: float
-    """The median step."""
+    """Median seconds of a step."""
     first_batch_s: float
-    """The wait for the very first batch, with the start of workers; in no other number."""
+    """Seconds of the first wait, with the start of workers; not part of the other numbers."""
 
     @property
     def overhead(self) -> float:
-        """The share of all time that was waited, from medians: 0.02 is 2%."""
+        """The share of time spent waiting, from medians: 0.02 is 2%."""
         return self.wait_s / max(self.wait_s + self.step_s, 1e-12)
 
     @property
     def waited_share(self) -> float:
-        """The share of all time that was really waited, disturbances and all."""
+        """The share of time spent waiting, from sums, in which disturbances count."""
         return self.waited_s / max(self.waited_s + self.stepped_s, 1e-12)
 
     def __str__(self) -> str:
@@ -65,16 +65,16 @@ class LoaderProfile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollatorProfile:
-    """Time of a collate function for one batch."""
+    """Time that a collate function takes for one batch."""
 
     rows: int
     batch_s: float
     """Median seconds a call."""
     bytes: int
-    """Of the tensors that come out."""
+    """Bytes of the tensors of the batch."""
 
     def overhead(self, step_s: float) -> float:
-        """Return the share of the time, if it were made while a step of `step_s` waits for it."""
+        """Return the share of time spent collating, if steps of `step_s` wait for each batch."""
         require(step_s > 0, "step_s", f"must be seconds above 0, got {step_s}")
         return self.batch_s / (self.batch_s + step_s)
 
@@ -94,17 +94,17 @@ def profile_loader(
 ) -> LoaderProfile:
     """Take up to `batches` + `warmup` batches of `loader`, with a `step` after each, and time both.
 
-    `step` is what is done with a batch, or the seconds that it would take (the processor is left
-    alone meanwhile, as a step on an accelerator does). Any iterable of batches will do. A step that
-    leaves work to an accelerator has to wait for it: `torch.accelerator.synchronize()`.
+    `loader` may be any iterable of batches. `step` is a function of a batch, or a number of seconds
+    to sleep, as the CPU is idle during a step on an accelerator. A function that starts work on an
+    accelerator has to wait for its end: `torch.accelerator.synchronize()`.
 
-    Raises `InputError` for a loader with no batches after the warm-up, `UsageError` for numbers
-    that make no sense.
+    Raises `InputError` for a loader with no batches after the warm-up, `UsageError` for invalid
+    arguments.
     """
     batches, warmup = whole_number("batches", batches, 1), whole_number("warmup", warmup)
     if not callable(step) and not step >= 0:
         raise UsageError(f"must be a function or seconds, got {step!r}", where="step")
-    place = loader.state_dict() if _remembers(loader) else None  # type: ignore[attr-defined]
+    state = loader.state_dict() if _has_state(loader) else None  # type: ignore[attr-defined]
     waits: list[float] = []
     steps: list[float] = []
     iterator = islice(loader, batches + warmup)
@@ -120,8 +120,8 @@ def profile_loader(
             steps.append(perf_counter() - got)
     finally:
         del iterator
-        if place is not None:
-            loader.load_state_dict(place)  # type: ignore[attr-defined]
+        if state is not None:
+            loader.load_state_dict(state)  # type: ignore[attr-defined]
     if len(waits) <= warmup:
         raise InputError(
             f"there are {len(waits)} batches, {warmup} of them to warm up", where="loader",
@@ -137,7 +137,7 @@ def profile_loader(
 def profile_collator(
     collate: Callable[[list[Any]], Any], samples: Sequence[Any], *, repeat: int = 20
 ) -> CollatorProfile:
-    """Collate `samples` `repeat` times; three times more, first, that do not count.
+    """Time `repeat` calls of `collate` with `samples`, after three calls to warm up.
 
     >>> profile_collator(torch.tensor, [1, 2, 3], repeat=2).bytes
     24
@@ -155,7 +155,7 @@ def profile_collator(
 _END = object()
 
 
-def _remembers(loader: Any) -> bool:
+def _has_state(loader: Any) -> bool:
     return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
 
 

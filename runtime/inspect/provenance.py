@@ -1,27 +1,25 @@
 """Origin of documents in the inputs, and the documents of a record.
 
-Everything is a look-up or a bisection in what is stored: nothing is scanned, and only the pages
-that are met are read.
+Everything is looked up, or found by bisection, in stored arrays: of these only some pages are read.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.read.dataset import Dataset, Split
 
+from ..sample_numbers import Ints
+
 __all__ = ["find_record", "records_of", "sources_of"]
 
-_Ints = npt.NDArray[np.int64]
 
-
-def sources_of(split: Split, documents: _Ints) -> tuple[_Ints, _Ints]:
+def sources_of(split: Split, documents: Ints) -> tuple[Ints, Ints]:
     """Return the input number, and the byte offset or row, of each of `documents`: int64 [k].
 
-    The numbers count `split.dataset.inputs`. Costs about 10 microseconds for each shard
-    that they lie in.
+    An input number is an index of `split.dataset.inputs`. Costs about 10 microseconds for each
+    shard that the documents lie in.
     """
     _check(split, documents)
     out = np.empty((len(documents), 2), np.int64)
@@ -39,30 +37,30 @@ def sources_of(split: Split, documents: _Ints) -> tuple[_Ints, _Ints]:
     return out[:, 0], out[:, 1]
 
 
-def records_of(split: Split, documents: _Ints) -> _Ints:
+def records_of(split: Split, documents: Ints) -> Ints:
     """Return the record id of each of `documents`, int64 [k]."""
     _check(split, documents)
-    found: _Ints = np.asarray(split.record_ids[documents], np.int64)
+    found: Ints = np.asarray(split.record_ids[documents], np.int64)
     return found
 
 
 def find_record(dataset: Dataset, record: int, split: str | None = None) -> tuple[Split, range]:
-    """Return the split and the documents that the record of this id became: one, as a rule.
+    """Return the split and the documents that were made from the record with the id `record`.
 
-    Preferences and conversations that were cut have several, side by side. Looks in the split
-    called `split`, or in all. Raises `UsageError` if it is not there, because it was rejected,
-    stands in another split, or there are fewer records.
+    It is one document, but for preferences and for conversations that were cut, which have several,
+    side by side. Looks in the split called `split`, or in all. Raises `UsageError` if there is no
+    such record, if it was rejected, or if it is in another split.
     """
     read = dataset.manifest.records.read
     if not 0 <= record < read:
         raise UsageError(
             f"there is no record {record}: {read:,} were read, numbered from 0", where="record"
         )
-    for place in [dataset.split(split)] if split is not None else dataset.splits.values():
-        ids = place.record_ids
+    for one in [dataset.split(split)] if split is not None else dataset.splits.values():
+        ids = one.record_ids
         first, stop = np.searchsorted(ids, [record, record + 1]).tolist()  # ids never decrease
         if first < stop:
-            return place, range(first, stop)
+            return one, range(first, stop)
     if split is not None:
         raise UsageError(
             f"record {record} is not in split {split}", where="record",
@@ -74,7 +72,7 @@ def find_record(dataset: Dataset, record: int, split: str | None = None) -> tupl
     )  # fmt: skip
 
 
-def _check(split: Split, documents: _Ints) -> None:
+def _check(split: Split, documents: Ints) -> None:
     if documents.dtype == bool:
         raise IndexError("documents are numbers: np.flatnonzero gives those of a mask")
     if documents.size and not 0 <= int(documents.min()) <= int(documents.max()) < split.documents:

@@ -1,7 +1,7 @@
-"""Steps, ranks and rows of the places of an epoch, and the places of a step.
+"""Step, rank and row of each place of an epoch, and the places of each step.
 
-The arithmetic of runtime/loader/batch_sampler.py in both directions, for many places at once; a
-place is a position of the epoch that counts only samples which are not skipped. Nothing is stored.
+This is the arithmetic of runtime/loader/batch_sampler.py, in both directions and for many places at
+once. A place is the number of a sample in the order of an epoch without its skipped samples.
 """
 
 from __future__ import annotations
@@ -13,37 +13,38 @@ import numpy as np
 
 from dataprep.formats.errors import UsageError
 
-from ..order.permutation import Order, OrderKey, Positions, permute, unpermute
+from ..order.permutation import Order, OrderKey, permute, unpermute
 from ..order.phased import phased
 from ..order.skips import Skips
+from ..sample_numbers import Ints
 
-__all__ = ["NOT_SERVED", "Served", "Steps"]
+__all__ = ["NOT_SERVED", "DividedOrder", "Steps"]
 
 NOT_SERVED = -1
-"""Instead of a step: the end of the epoch drops the place, or the pass began behind it."""
+"""In place of a step: the place is dropped at the end of the epoch, or before the pass begins."""
 
 
-class Served(Protocol):
-    """The part of a `GlobalBatchSampler` that decides who gets which position."""
+class DividedOrder(Protocol):
+    """The properties of a `GlobalBatchSampler` that decide which rank serves which position."""
 
     @property
     def samples(self) -> int:
-        """Samples in an epoch, skipped ones included."""
+        """Number of samples in an epoch, skipped ones included."""
         ...
 
     @property
     def batch_size(self) -> int:
-        """Rows of one rank in one step."""
+        """Number of rows of one rank in one step."""
         ...
 
     @property
     def dp_size(self) -> int:
-        """Ranks."""
+        """Number of ranks."""
         ...
 
     @property
     def end(self) -> str:
-        """Treatment of the last samples:"""
+        """``"drop"``, ``"pad"`` or ``"partial"``: the treatment of an incomplete global batch."""
         ...
 
     @property
@@ -53,7 +54,7 @@ class Served(Protocol):
 
     @property
     def skips(self) -> Skips | None:
-        """The samples that are left out."""
+        """The samples that are left out, if any."""
         ...
 
 
@@ -61,8 +62,8 @@ class Served(Protocol):
 class Steps:
     """The steps of a pass that began when `start` samples of the epoch had been served.
 
-    `whole` global batches of `ranks` x `batch` samples; then, unless `end` is ``"drop"``, a step of
-    the `rest`, divided among the ranks as evenly as can be.
+    There are `whole` global batches of `ranks` x `batch` samples, and then, unless `end` is
+    ``"drop"``, a step of the `rest`, divided among the ranks as evenly as possible.
     """
 
     start: int
@@ -72,13 +73,14 @@ class Steps:
     ranks: int
     end: str
     deal: OrderKey | None = None
-    """How the rows of a global batch are dealt to the ranks; None: in their order."""
+    """Key of the permutation that deals the rows of a global batch to ranks; None: in order."""
 
     @classmethod
-    def of(cls, sampler: Served, start: int = 0, *, epoch: int = 0) -> Steps:
+    def of(cls, sampler: DividedOrder, start: int = 0, *, epoch: int = 0) -> Steps:
         """Return the steps of `sampler` in `epoch`.
 
-        Raises `UsageError` for a start behind the last sample, and for skips that do not fit.
+        Raises `UsageError` for a start after the last sample, and for samples to skip that the
+        dataset does not have.
         """
         served = sampler.samples
         if sampler.skips is not None:
@@ -99,8 +101,8 @@ class Steps:
         """Number of steps that every rank makes."""
         return self.whole + (self.rest > 0 and self.end != "drop")
 
-    def places(self, step: int) -> tuple[Positions, Positions, Positions]:
-        """Return Rank, row and place of all that is served in `step`: three int64 [k]."""
+    def places(self, step: int) -> tuple[Ints, Ints, Ints]:
+        """Return rank, row and place of each sample served in `step`: three int64 [k]."""
         size = self.batch * self.ranks
         slots = np.arange(size if step < self.whole else self.rest, dtype=np.int64)
         ranks, rows = self._divided(slots, np.full(len(slots), step < self.whole))
@@ -109,8 +111,8 @@ class Steps:
             slots = permute(slots, len(slots), self.deal, np.full_like(slots, begin))
         return ranks, rows, begin + slots
 
-    def locate(self, places: Positions) -> tuple[Positions, Positions, Positions]:
-        """Return step, rank and row of each of `places`, or `NOT_SERVED` and zeros."""
+    def locate(self, places: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return step, rank and row of each of `places`; `NOT_SERVED`, 0, 0 without a step."""
         size = self.batch * self.ranks
         steps, offsets = np.divmod(places - self.start, size)
         out = (places < self.start) | (steps >= self.count)
@@ -122,8 +124,8 @@ class Steps:
         ranks, rows = self._divided(offsets, steps < self.whole)
         return np.where(out, NOT_SERVED, steps), np.where(out, 0, ranks), np.where(out, 0, rows)
 
-    def _divided(self, offsets: Positions, whole: Any) -> tuple[Positions, Positions]:
-        """Return rank and row at each offset in a global batch, `whole` or the last one."""
+    def _divided(self, offsets: Ints, whole: Any) -> tuple[Ints, Ints]:
+        """Return rank and row of each offset in a global batch, `whole` or the last one."""
         shares = self.rest * np.arange(self.ranks + 1) // self.ranks  # of the last step
         short = np.searchsorted(shares, offsets, "right") - 1
         short = np.minimum(short, self.ranks - 1)  # offsets that only whole batches have

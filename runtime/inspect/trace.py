@@ -1,8 +1,8 @@
 """Trace of a step to documents, files and bytes, and of a document to its steps.
 
-`trace_step` says what a batch was made of: the thing to look at when a loss jumps.
-`steps_of_document` says when a document was seen: the inverse order gives the steps, so nothing is
-scanned and the cost depends on the length of the document only, not on the dataset or the epoch.
+`trace_step` lists the documents that a batch was made of, for example after a jump of the loss.
+`steps_of_document` lists the steps that serve a document. The inverse order gives the steps, so
+nothing is scanned, and the cost depends only on the length of the document.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataprep.formats.errors import UsageError, naming_dataset
 from dataprep.formats.read.boundaries import ragged
 from dataprep.formats.read.dataset import Split
 
-from ..order.permutation import Positions
 from ..rows.gather import document_spans
+from ..sample_numbers import Ints
 from .provenance import records_of, sources_of
-from .steps import Served, Steps
+from .steps import DividedOrder, Steps
 
 __all__ = [
     "EARLIER",
@@ -37,67 +37,66 @@ __all__ = [
 ]
 
 SKIPPED = -2
-"""Instead of a step: the sample is in the skip list."""
+"""In place of a step: the sample is in the skip list."""
 EARLIER = -3
-"""Instead of a step: the pass began behind it."""
+"""In place of a step: the sample was served before the pass began."""
 NOT_DRAWN = -4
-"""Instead of a step: the mixture does not come to the sample in this epoch."""
+"""In place of a step: the mixture does not draw the sample in this epoch."""
 
 
 @runtime_checkable
 class Redrawing(Protocol):
     """An order that may serve a sample more than once in an epoch, or not at all."""
 
-    def draws(self, samples: Positions, n: int, epoch: int) -> tuple[Positions, Positions]:
-        """Return the draws; see `MixtureOrder.draws`."""
+    def draws(self, samples: Ints, n: int, epoch: int) -> tuple[Ints, Ints]:
+        """Return the index in `samples` and the position of each draw; see `MixtureOrder.draws`."""
         ...
 
 
 class Spanned(Protocol):
-    """A dataset whose samples are pieces of streams of tokens.
+    """A dataset whose samples are pieces of the tokens of one split or of several.
 
-    It has a `split`, or `splits` whose tokens are numbered one after the other, as in a mixture.
+    It has an attribute `split`, or `splits` (as a mixture), whose tokens are numbered one split
+    after the other.
     """
 
-    def spans(self, samples: Positions) -> tuple[Positions, Positions]:
-        """Return starts and stops, in tokens of the split or splits, of all that these samples
-        touch.
-        """
+    def spans(self, samples: Ints) -> tuple[Ints, Ints]:
+        """Return the starts and stops of the ranges of tokens that `samples` are read from."""
         ...
 
 
 class Traceable(Spanned, Protocol):
-    """One that also knows which samples hold a token."""
+    """A `Spanned` dataset that also finds the samples that hold a token."""
 
-    def covering(self, start: int, stop: int) -> Positions:
-        """Return the samples that touch a token of `start` to `stop`, int64, increasing."""
+    def covering(self, start: int, stop: int) -> Ints:
+        """Return the samples with tokens in `start` .. `stop` - 1: int64, increasing."""
         ...
 
 
 def splits_of(dataset: Spanned) -> tuple[Split, ...]:
-    """Return the splits that the samples are from: one, or of a mixture that of each source."""
+    """Return the split of `dataset`, or for a mixture the split of each source."""
     splits: tuple[Split, ...] | None = getattr(dataset, "splits", None)
     return splits or (dataset.split,)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Pieces:
-    """m pieces of documents, as int64 columns [m]."""
+    """The m pieces of documents that some samples consist of, as int64 columns [m]."""
 
-    row: Positions
-    """Which of the samples a piece belongs to, counted from 0 as they are listed."""
-    source: Positions
-    """The number of its split among `splits_of` the dataset: 0, but in a mixture."""
-    document: Positions
-    record: Positions
-    input: Positions
-    """The number of the input in the manifest of that split's dataset."""
-    offset: Positions
+    row: Ints
+    """Index of the sample that has the piece."""
+    source: Ints
+    """Index of the document's split in `splits_of` the dataset; 0 except for a mixture."""
+    document: Ints
+    record: Ints
+    input: Ints
+    """Number of the input in the manifest of the split's dataset."""
+    offset: Ints
     """Byte offset of the record in its input, or row number in a table."""
-    first: Positions
-    """Tokens `first` to `stop` of the document, of `length`."""
-    stop: Positions
-    length: Positions
+    first: Ints
+    """The piece is tokens `first` .. `stop` - 1 of the document, which has `length` tokens."""
+    stop: Ints
+    length: Ints
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -107,48 +106,48 @@ class StepTrace:
     epoch: int
     step: int
     steps: int
-    """How many steps the epoch has."""
-    rank: Positions
-    row: Positions
-    """In the batch of its rank."""
-    position: Positions
-    """In the full order of the epoch, skipped samples included."""
-    sample: Positions
+    """Number of steps in the epoch."""
+    rank: Ints
+    row: Ints
+    """Row in the batch of the rank."""
+    position: Ints
+    """Position in the full order of the epoch, skipped samples included."""
+    sample: Ints
     pieces: Pieces
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class DocumentTrace:
-    """The k samples that hold a part of a document, as int64 columns [k], first step first.
+    """The k samples that hold a part of a document, as int64 columns [k], in order of steps.
 
-    A sample that a mixture draws more than once in the epoch is there as often.
+    A sample that a mixture draws more than once in the epoch is listed as often.
     """
 
     epoch: int
     source: int
-    """The number of its split among `splits_of` the dataset."""
+    """Index of the document's split in `splits_of` the dataset."""
     document: int
     start: int
-    """Tokens `start` to `stop` of the split are the document."""
+    """The document is tokens `start` .. `stop` - 1 of the split."""
     stop: int
-    step: Positions
-    """`NOT_SERVED`, `SKIPPED`, `EARLIER` or `NOT_DRAWN`, below 0, where no step sees the sample.
+    step: Ints
+    """Step, or if no step serves the sample `NOT_SERVED`, `SKIPPED`, `EARLIER` or `NOT_DRAWN`.
 
-    Those come last.
+    These are negative; samples with them come last.
     """
-    rank: Positions
-    row: Positions
-    position: Positions
-    """-1 where the sample is `NOT_DRAWN`."""
-    sample: Positions
-    first: Positions
-    """Tokens `first` to `last` of the document are what the sample holds of it."""
-    last: Positions
+    rank: Ints
+    row: Ints
+    position: Ints
+    """Position in the full order of the epoch; -1 for a sample that is `NOT_DRAWN`."""
+    sample: Ints
+    first: Ints
+    """The sample holds tokens `first` .. `last` - 1 of the document."""
+    last: Ints
 
 
 def trace_step(
     dataset: Spanned,
-    sampler: Served,
+    sampler: DividedOrder,
     step: int,
     *,
     epoch: int,
@@ -157,9 +156,9 @@ def trace_step(
 ) -> StepTrace:
     """Return the samples and documents of step `step` of `epoch`, for one rank or for all.
 
-    A pass that was resumed began when `start` samples of the epoch had been served: its steps count
-    from there. Costs some microseconds a sample. Raises `UsageError` for a step or rank that there
-    is not.
+    `start` is the number of samples of the epoch that were served before a resumed pass, whose
+    steps count from there. Costs some microseconds a sample. Raises `UsageError` for a step or rank
+    that does not exist.
     """
     steps = Steps.of(sampler, start, epoch=epoch)
     _check_step(step, steps.count, epoch, whole=start == 0)
@@ -180,18 +179,17 @@ def trace_step(
 
 def steps_of_document(
     dataset: Traceable,
-    sampler: Served,
+    sampler: DividedOrder,
     document: int,
     *,
     epoch: int,
     start: int = 0,
     source: int = 0,
 ) -> DocumentTrace:
-    """Return the samples that hold a part of `document`, and the step, rank and row of each in
-    `epoch`.
+    """Return the samples with a part of `document`, and step, rank and row of each in `epoch`.
 
-    `start` as in `trace_step`; `source` is the number of the split whose document it is. Raises
-    `IndexError` for a document that there is not.
+    `start` is as in `trace_step`; `source` is the index in `splits_of` of the document's split.
+    Raises `IndexError` for a document that does not exist.
     """
     split, base = splits_of(dataset)[source], int(_token_base(dataset)[source])
     (begin,), (end,) = (b.tolist() for b in document_spans(split, np.array([document])))
@@ -209,8 +207,8 @@ def steps_of_document(
     )
 
 
-def _draws(sampler: Served, samples: Positions, epoch: int) -> tuple[Positions, Positions]:
-    """Return the number and the position of each draw of `samples`; -1 if it is not drawn."""
+def _draws(sampler: DividedOrder, samples: Ints, epoch: int) -> tuple[Ints, Ints]:
+    """Return the index in `samples` and the position of each draw; -1 for samples not drawn."""
     order, n = sampler.order, sampler.samples
     numbers = np.arange(len(samples), dtype=np.int64)
     if not isinstance(order, Redrawing):
@@ -221,9 +219,9 @@ def _draws(sampler: Served, samples: Positions, epoch: int) -> tuple[Positions, 
 
 
 def _located(
-    sampler: Served, samples: Positions, positions: Positions, epoch: int, start: int
-) -> tuple[Positions, Positions, Positions]:
-    """Return step, rank and row of each sample, or in place of the step why there is none."""
+    sampler: DividedOrder, samples: Ints, positions: Ints, epoch: int, start: int
+) -> tuple[Ints, Ints, Ints]:
+    """Return step, rank and row of each sample; without a step, the constant that says why."""
     order, n, skips = sampler.order, sampler.samples, sampler.skips
     places = positions if skips is None else skips.places(positions, order, n, epoch)
     step, rank, row = Steps.of(sampler, start, epoch=epoch).locate(places)
@@ -234,13 +232,13 @@ def _located(
     return step, rank, row
 
 
-def _token_base(dataset: Spanned) -> Positions:
+def _token_base(dataset: Spanned) -> Ints:
     """Return the first token of each split, as `spans` numbers them."""
     return np.cumsum([0, *(split.tokens for split in splits_of(dataset)[:-1])], dtype=np.int64)
 
 
-def _pieces(dataset: Spanned, samples: Positions) -> Pieces:
-    """Return the pieces of documents that `samples` consist of, sample by sample."""
+def _pieces(dataset: Spanned, samples: Ints) -> Pieces:
+    """Return the pieces of documents that `samples` consist of, in the order of samples."""
     parts = [dataset.spans(samples[at : at + 1]) for at in range(len(samples))]
     empty = np.empty(0, np.int64)
     starts = np.concatenate([empty, *(starts for starts, _ in parts)])
@@ -266,10 +264,11 @@ def _pieces(dataset: Spanned, samples: Positions) -> Pieces:
     })  # fmt: skip
 
 
-def _pieces_of_split(
-    split: Split, source: int, starts: Positions, stops: Positions, owners: Positions
-) -> Pieces:
-    """Return the pieces of documents in the spans `starts` to `stops`, none of them empty."""
+def _pieces_of_split(split: Split, source: int, starts: Ints, stops: Ints, owners: Ints) -> Pieces:
+    """Return the pieces of documents in the ranges from `starts` to `stops`, none of them empty.
+
+    `owners` are the indices of their samples, `source` that of the split.
+    """
     low, high = split.parts(starts, 1).document, split.parts(stops - 1, 1).document
     spans, documents, _ = ragged(low, high + 1)
     begins, ends = document_spans(split, documents)
@@ -286,9 +285,7 @@ def _pieces_of_split(
 
 
 def _held(dataset: Spanned, sample: int, begin: int, end: int) -> tuple[int, int]:
-    """Return the tokens between `begin` and `end` that `sample` touches, from the first to the
-    last.
-    """
+    """Return the first token from `begin` to `end` that `sample` holds, and that after its last."""
     starts, stops = dataset.spans(np.array([sample]))
     touching = (starts < end) & (stops > begin)
     first, last = starts[touching].min(), stops[touching].max()

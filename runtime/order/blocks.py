@@ -183,7 +183,7 @@ class _Plan(NamedTuple):
         return positions + self.missing * (positions >= self.hole)
 
     def positions_of(self, rows: Positions) -> Positions:
-        """Return the positions of `rows`, none of them inside the hole; it may begin or end there."""
+        """Return the positions of `rows`, none of which lies inside the hole."""
         return rows - self.missing * (rows > self.hole)
 
     def first(self, windows: Positions) -> Positions:

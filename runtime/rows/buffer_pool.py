@@ -3,11 +3,11 @@
 A batch of 32 x 2,048 int64 is two buffers of 512 KiB. The C library gives memory of that size back
 to the kernel when it is freed, unless something else lies behind it, and takes it from there anew
 for the next batch: 256 page faults, which cost several times as much as filling the buffers (of
-256 x 512, measured: 850 microseconds a batch instead of 120). Buffers from here go back to a short
-list instead, the moment that the last array or tensor over them is gone, and not before: whoever
-keeps a batch keeps its memory. Smaller ones, which the C library keeps by itself, are ordinary
-arrays. Costs 2 microseconds a buffer. Packed rows and documents use none: what else they allocate
-on the way keeps the memory of their batches in the C library (measured: no fault, no gain).
+256 x 512, measured: 850 microseconds a batch instead of 120). Buffers of the pool go back to a
+short list instead, as soon as the last array or tensor over them is gone, and not before: a batch
+that is kept keeps its memory. Smaller buffers, whose memory the C library keeps, are ordinary
+arrays. Costs 2 microseconds a buffer. Packed rows and documents do not use the pool: because of
+their other allocations the C library keeps the memory of their batches (measured: no fault).
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ class Buffers:
         return self._free.setdefault(size, deque(maxlen=_KEPT))
 
     def _returned(self, lent: Any) -> None:
-        """Take the memory of an array back; may be called at any time, also at exit.
+        """Return the memory of an array that is gone to the free buffers of its size.
 
-        The names of this module may be gone then; so it uses none.
+        May be called at any time, also at the interpreter's exit, when the names of this module may
+        be gone; so it uses none.
         """
         self._lent.discard(lent)
         lent.free.append(lent.memory)
@@ -82,17 +83,18 @@ class Buffers:
 
 
 class _Memory(np.ndarray[Any, Any]):
-    """A buffer on loan: its own type, so that a finaliser runs when the last view is gone.
+    """The memory of a buffer: a type of its own, so that a finaliser runs after the last view.
 
-    The base of a view is not the array that it was taken of but the base of that one, and so on,
-    as far as the types agree: of ordinary arrays, memory that knows nothing of the loan.
+    As the base of a view NumPy takes the base of the array viewed, and the base of that, and so on
+    while the types are the same. With memory of the ordinary type views would refer to it alone,
+    and the array over it, which has the finaliser, would be gone before them.
     """
 
     __slots__ = ()
 
 
 class _Lent(weakref.ref[Array]):
-    """An array handed out: the memory under it, and the list to which that goes back."""
+    """Weak reference to an array in use, with its memory and the list of free buffers for that."""
 
     __slots__ = ("free", "memory")
 

@@ -1,9 +1,9 @@
 """Lengths of the documents of a split: which have enough tokens, and whether all fit into a row.
 
-Only the documents that are too short are listed, in a stored plan, and the document of a sample is
-found in the list by bisection. Nothing is read where the manifest shows that no document is too
-short, or that the build kept to a limit. Otherwise the lengths of all documents are read once, 8
-bytes each, and the result is stored (runtime/rows/plan_cache.py).
+Only the documents that are too short are listed, in a stored plan; the document of a sample is
+found by bisection in the list. Nothing is read if the manifest shows that no document is too short,
+or that the build kept to a limit. Otherwise the lengths of all documents are read once, 8 bytes
+each, and the result is stored (runtime/rows/plan_cache.py).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["KeptDocuments", "kept_documents", "longest_document", "require_fit",
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptDocuments:
-    """`count` documents in stored order, numbered anew.
+    """The `count` documents of a split that are long enough, in stored order, numbered from 0.
 
-    `before` is int64 of one entry a document left out: how many that are kept come before it.
+    `before` is int64 with an entry for each other document: how many of the `count` precede it.
 
         >>> kept = KeptDocuments(count=4, before=np.array([0, 0, 2]))  # 0, 1 and 4 are left out
         >>> kept.documents(np.arange(4)).tolist()
@@ -41,18 +41,17 @@ class KeptDocuments:
         return self.count
 
     def documents(self, samples: Ints) -> Ints:
-        """Return the document of each sample; raises `IndexError` outside 0 .. count - 1."""
+        """Return the document of each of `samples`; raise `IndexError` outside 0 .. count - 1."""
         check_samples(samples, self.count)
         return samples + self.before.searchsorted(samples, "right")
 
     def samples(self, documents: Ints) -> Ints:
-        """Return the samples that some of `documents` (increasing) are; those left out are passed
-        over.
+        """Return the samples that `documents` (increasing) are, but for those left out.
 
         >>> KeptDocuments(count=4, before=np.array([0, 0, 2])).samples(np.arange(7)).tolist()
         [0, 1, 2, 3]
         """
-        # Left out is, for every k, document before[k] + k: of these, how many come before each?
+        # Document before[k] + k is left out, for every k: find how many such precede each document.
         low, high = np.zeros_like(documents), np.full_like(documents, len(self.before))
         while (open_ := np.flatnonzero(low < high)).size:
             middle = (low[open_] + high[open_]) // 2
@@ -69,8 +68,8 @@ def kept_documents(
 ) -> KeptDocuments:
     """Return the documents with `min_tokens` tokens or more.
 
-    The first time it reads the lengths of all documents, unless the manifest tells that all have
-    enough; later a kilobyte.
+    Reads nothing if the manifest shows that all have enough; otherwise the first time the lengths
+    of all documents, later a kilobyte.
     """
     if min_tokens <= _fewest_tokens(split):
         return KeptDocuments(count=split.documents, before=np.empty(0, np.int64))
@@ -93,14 +92,15 @@ def kept_documents(
 
 
 def _fewest_tokens(split: Split) -> int:
-    """Return a number of tokens that every document has, as far as the manifest says."""
+    """Return a number of tokens that every document has at least, according to the manifest."""
     tokenizer = split.dataset.manifest.tokenizer
     return tokenizer.add_bos + tokenizer.add_eos + (split.entry.zero_token_documents == 0)
 
 
 def longest_document(split: Split, plan_dir: str | Path | None = None) -> tuple[int, int]:
-    """Return the number of the longest document of `split` and its tokens; (-1, 0) without
-    documents.
+    """Return the number of the longest document of `split`, and its length in tokens.
+
+    Without a document that has tokens this is (-1, 0).
 
     >>> longest_document(dataset.split("train"))                     # doctest: +SKIP
     (5121, 3077)
@@ -122,7 +122,7 @@ def longest_document(split: Split, plan_dir: str | Path | None = None) -> tuple[
 
 
 def require_fit(split: Split, max_length: int, plan_dir: str | Path | None = None) -> None:
-    """Raise `InputError`, naming the longest document, unless all have `max_length` or less."""
+    """Raise an `InputError` that names the longest document if that is over `max_length` tokens."""
     chat = split.dataset.chat
     if chat is not None and chat.max_tokens is not None and chat.max_tokens <= max_length:
         return
@@ -132,7 +132,7 @@ def require_fit(split: Split, max_length: int, plan_dir: str | Path | None = Non
 
 
 def too_long(document: int, tokens: int, max_length: int) -> InputError:
-    """Return the error of a document over the limit."""
+    """Return the error for a document of more than `max_length` tokens."""
     return InputError(
         f"has {tokens:,} tokens, more than seq_len {max_length:,}", where=f"document {document}",
         code="E_OVERLONG",

@@ -1,13 +1,13 @@
 """Whole documents, one a row, padded to the longest of the batch.
 
-For fine-tuning and scoring, where each document stands alone. Documents are numbered as they are
-stored; those with fewer than `min_tokens` tokens are left out, for a row without a token breaks a
-loss (its mean is 0 / 0) and attention (its softmax has nothing to weigh). Opening costs nothing
-where the dataset says that it has no such document, and otherwise the reading of a list of them
-that was made once and is kept in a cache (runtime/rows/plan_cache.py).
+They are for fine-tuning and scoring, where each document stands alone. Documents are numbered as
+they are stored; those with fewer than `min_tokens` tokens are left out, for a row without a token
+breaks a loss (its mean is 0 / 0) and attention (its softmax has nothing to weigh). If the manifest
+shows that there are none, opening reads nothing; otherwise it reads a list of them, which is made
+once and stored in the cache of plans (runtime/rows/plan_cache.py).
 
-A batch costs one copy of each document and one widening of what comes out, padding included. Use
-packed rows (runtime/rows/packed.py) where padding would be most of a batch.
+A batch costs one copy of each document and one conversion of the padded rows to int64. Use packed
+rows (runtime/rows/packed.py) if padding would be most of a batch.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = ["DocumentDataset"]
 
 
 class DocumentDataset(BatchDataset):
-    """The documents of one split, map-style.
+    """Map-style dataset of the documents of one split.
 
-    Each batch is a dict of int64 tensors [rows, L]: `input_ids`, `attention_mask` (1 where a token
-    is, 0 in padding), `labels` unless that is None, and `lengths` [rows], the tokens in each row. L
-    is the longest row of the batch, or `max_length`, rounded up to `multiple`.
+    Each batch is a dict of int64 tensors [rows, L]: `input_ids`, `attention_mask` (1 for
+    tokens, 0 in padding), `labels` unless that is None, and `lengths` [rows], the tokens in each
+    row. L is the longest row of the batch, or `max_length`, rounded up to `multiple`.
 
     ``"shifted"`` label `j` is the token after input `j`, `IGNORED_LABEL` (-100) for the last one;
     ``"unshifted"`` labels equal the inputs, for models that shift inside, with -100 for the first
@@ -45,19 +45,19 @@ class DocumentDataset(BatchDataset):
     dataset says not to train.
 
     Arguments:
-        max_length: tokens of a document that are served at most; None: all of them.
+        max_length: the most tokens of a document that are served; None: all of them.
         truncate: the end that longer documents lose, ``"right"`` or ``"left"``; ``"error"`` raises
-            `InputError` when one is met.
+            `InputError` when one is served.
         pad_to: ``"longest"`` of the batch, or ``"max_length"`` for one shape always.
         multiple: L is a multiple of this; 8 or 64 suit tensor cores.
         padding_side: the side that is filled with `pad_id`; ``"left"`` for generation.
         position_ids: adds int64 `position_ids` [rows, L], from 0 at the first token; 0 in padding.
-        pad_id: None: the tokenizer's pad, else its eos, else 0.
+        pad_id: the id in padding. None: the tokenizer's pad, else its eos, else 0.
         min_tokens: shorter documents are left out, BOS and EOS counted; 0 keeps all, so that sample
             `i` is document `i`.
-        plan_dir: where the list of those left out is kept; see `stored_plan`.
+        plan_dir: the folder for the list of those left out; see `stored_plan`.
         sample_mask: adds bool `sample_mask` [rows], False where the index is `PADDING`; such a row
-            is padding all over.
+            is all padding.
 
     `left_out` counts the documents with too few tokens. Raises `InputError` if none is left.
 
@@ -135,10 +135,10 @@ class DocumentDataset(BatchDataset):
         return reopened, (DocumentDataset, self.split, options)
 
     def batch(self, indices: Indices) -> Batch:
-        """Return the documents at `indices`, collated; each tensor its own memory.
+        """Return the documents at `indices` as one batch; no two tensors share memory.
 
         Raises `IndexError` for an index outside 0 .. len - 1, and `InputError` for a document over
-        `max_length` where `truncate` is ``"error"``.
+        `max_length` if `truncate` is ``"error"``.
         """
         samples = sample_numbers(indices, len(self))
         starts, lengths = self._read(samples)
@@ -160,8 +160,8 @@ class DocumentDataset(BatchDataset):
         return batch
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the starts and stops of the tokens that reading `samples` touches; `PADDING` reads
-        none.
+        """Return the starts and stops of the ranges of tokens that `samples` are read from, in the
+        split's stream; `PADDING` has none.
 
         Raises what `batch` raises.
         """
@@ -169,10 +169,10 @@ class DocumentDataset(BatchDataset):
         return starts, starts + lengths
 
     def covering(self, start: int, stop: int) -> Ints:
-        """Return the samples that touch a token of `start` to `stop` of the split: int64,
-        increasing.
+        """Return the samples with tokens in `start` .. `stop` - 1 of the split: int64, increasing.
 
-        Bisections, and what `spans` costs. Tokens that `max_length` cuts off are in no sample.
+        Costs bisections, and what `spans` costs. Tokens that `max_length` cuts off are in no
+        sample.
         """
         if start >= stop:
             return np.empty(0, np.int64)
@@ -182,11 +182,11 @@ class DocumentDataset(BatchDataset):
         return samples[(starts < stop) & (stops > np.maximum(starts, start))]
 
     def documents(self, samples: Ints) -> Ints:
-        """Return the number in the split of each of `samples`."""
+        """Return the number of the document in the split of each of `samples`."""
         return self._kept.documents(samples)
 
     def _read(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the start of each row in the stream and its tokens: none where it is `PADDING`."""
+        """Return the start and the length of each sample in the stream; length 0 for `PADDING`."""
         starts, lengths = np.zeros_like(samples), np.zeros_like(samples)
         real = np.flatnonzero(samples != PADDING) if self.sample_mask else np.arange(len(samples))
         documents = self._kept.documents(samples[real])

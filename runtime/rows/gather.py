@@ -1,8 +1,8 @@
-"""Copies of pieces of a split, of different lengths, into one buffer or into padded rows.
+"""Copying of pieces of a split, of different lengths, into one buffer or into padded rows.
 
 Pieces are copied one after the other, at about 0.4 microseconds a piece and memory speed. An index
-of every token would be faster below 16 tokens a piece only (measured on batches of 65,536 uint16
-tokens). Padded rows are those of documents and of preferences.
+of every token would be faster only below 16 tokens a piece (measured on batches of 65,536 uint16
+tokens). Documents and preferences are served in padded rows.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Array = npt.NDArray[Any]
 def copy_tokens(split: Split, starts: Ints, lengths: Ints, out: Array, at: Ints) -> None:
     """Copy `lengths[k]` tokens of the stream from `starts[k]` on to `out[at[k]:]`, for every k.
 
-    `out` is one-dimensional, contiguous, of the type of the split. A piece is part of a document,
-    and so of one shard: raises `IndexError` for any that is not, before anything is copied.
+    `out` is one-dimensional, contiguous, of the type of the split. Each piece must lie in one
+    shard, as a part of a document does; otherwise raises `IndexError`, before anything is copied.
     """
     split.stream.copy(starts, lengths, out, at)
 
 
 def copy_mask(split: Split, starts: Ints, lengths: Ints, out: Array, at: Ints) -> None:
-    """Copy the loss mask likewise: uint8, 1 for a token to train on; see `Split.gather_mask`."""
+    """Copy the loss mask of pieces as `copy_tokens` copies ids: uint8, 1 to train on a token."""
     split.masks.copy(starts, lengths, out, at)
 
 
@@ -40,7 +40,7 @@ def document_spans(split: Split, documents: Ints) -> tuple[Ints, Ints]:
     """Return the start and stop of each of `documents` in the stream of the split: int64.
 
     Costs about 10 microseconds for each shard that they lie in. Raises `IndexError` for a document
-    that is not there, and `IntegrityError` for offsets that cannot be.
+    that does not exist, and `IntegrityError` for offsets that no build writes.
     """
     if len(documents) and not 0 <= int(documents.min()) <= int(documents.max()) < split.documents:
         raise IndexError(
@@ -66,10 +66,11 @@ _Flags = npt.NDArray[np.bool_]
 
 
 class PaddedRows(NamedTuple):
-    """n rows of `width` tokens, and where they are from.
+    """n rows padded to one width, and the pieces of `split` in them.
 
-    `ids` are of the type of the split; `first` [n] is the column in which each row begins; `real`
-    is False in padding.
+    Row k has `lengths[k]` tokens of the stream from `starts[k]` on, which begin in column
+    `first[k]`. `ids` [n, width] are of the type of the split; `real` [n, width] is False in
+    padding.
     """
 
     split: Split
@@ -80,7 +81,7 @@ class PaddedRows(NamedTuple):
     real: _Flags
 
     def trained(self) -> _Flags:
-        """Return True for tokens to train on: those of the loss mask, without one all tokens."""
+        """Return bool [n, width]: True for tokens to train on, all if there is no loss mask."""
         if not self.split.has_mask:
             return self.real
         rows, width = self.ids.shape
@@ -91,12 +92,12 @@ class PaddedRows(NamedTuple):
         return train
 
     def positions(self) -> Ints:
-        """Return int64 positions, from 0 at the first token of each row; 0 in padding."""
+        """Return int64 [n, width]: positions from 0 at the first token of a row; 0 in padding."""
         places: Ints = np.arange(self.ids.shape[1], dtype=np.int64) - self.first[:, None]
         return places * self.real
 
     def labels(self, kind: Labels) -> Ints:
-        """Return int64 labels of the shape of the rows; see `DocumentDataset`."""
+        """Return labels, int64 [n, width]; see `DocumentDataset`."""
         labels = np.full(self.ids.shape, IGNORED_LABEL, np.int64)
         train = self.trained()
         both = train[:, 1:] & self.real[:, :-1]  # tokens to train on with one before them
@@ -108,10 +109,11 @@ class PaddedRows(NamedTuple):
 def padded_rows(
     split: Split, starts: Ints, lengths: Ints, width: int, *, pad_id: int, left: bool = False
 ) -> PaddedRows:
-    """Return rows of `width`: `lengths[k]` tokens of `split` from `starts[k]` on, padded on one
-    side.
+    """Return rows of `width`: `lengths[k]` tokens of `split` from `starts[k]` on, and padding.
 
-    Raises `IndexError` for a piece that is no part of a document.
+    Padding is on the right, or with `left` on the left.
+
+    Raises `IndexError` for a piece that does not lie in one shard.
     """
     first = width - lengths if left else np.zeros_like(lengths)
     ids = np.full((len(lengths), width), pad_id, split.dtype)

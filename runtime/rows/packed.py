@@ -1,8 +1,9 @@
 """Packed rows: whole documents side by side, as int64 tensors of one shape.
 
 The rows are those of a plan (runtime/rows/packing.py), made once from the lengths of the documents
-and kept in a cache (runtime/rows/plan_cache.py): opening it again reads a kilobyte. A batch is one
-look into the plan, one copy of each piece in the type the ids are stored in, and one widening.
+and stored in a cache (runtime/rows/plan_cache.py): opening it again reads a kilobyte. A batch is
+one look-up in the plan, one copy of each piece in the type the ids are stored in, and one
+conversion to int64.
 Labels never cross from one document to the next; position ids and what variable-length attention
 needs come from the same plan.
 
@@ -33,7 +34,7 @@ from .segments import SegmentFields, Segments, too_many_segments
 
 __all__ = ["PackedDataset", "padding_id"]
 
-_ROWS = 1 << 16  # looked at in one step
+_ROWS = 1 << 16  # rows of a plan that are checked in one step
 
 
 class PackedDataset(BatchDataset):
@@ -44,25 +45,25 @@ class PackedDataset(BatchDataset):
     filled with `pad_id`. Label `j` is
 
     - ``"shifted"``: the token after input `j` in the same document, `IGNORED_LABEL` (-100) at the
-      end of a document. A document that was split goes on there: its next token is the label.
+      end of a document. Where a document was split, it is the first token of the next piece.
     - ``"unshifted"``: input `j`, for models that shift inside; -100 at the start of each document,
       which such a model would predict from the one before.
 
     Labels are -100 in padding, and wherever the loss mask of the dataset says not to train.
 
     Arguments:
-        seq_len: tokens a row.
+        seq_len: tokens in a row.
         algorithm: ``"first-fit"`` or ``"best-fit"`` decreasing.
         overlong: what becomes of documents over `seq_len`; see `PackingOptions`.
         position_ids: adds int64 `position_ids` [seq_len], from 0 in every document.
         doc_ids: adds int64 `doc_ids` [seq_len], the document in the split, -1 in padding.
         cu_seqlens: adds int32 `cu_seqlens` and int64 `max_seqlen`; see `SegmentFields`. True makes
-            room for as many segments as any row of the plan has; a number below that is a
-            `UsageError` (E_SEGMENTS).
-        pad_id: None: the tokenizer's pad, else its eos, else 0.
-        plan_dir: where plans are kept; see `stored_plan`.
+            room for as many segments as any row of the plan has; a smaller number is a `UsageError`
+            (E_SEGMENTS).
+        pad_id: the id in padding. None: the tokenizer's pad, else its eos, else 0.
+        plan_dir: the folder of plans; see `stored_plan`.
         sample_mask: adds bool `sample_mask`, False where the index is `PADDING`; such a row is
-            padding all over.
+            all padding.
 
     `report` counts what is packed and left out. Raises `InputError` if there is no row.
     Pickles as a path and a few numbers; unpickling opens the plan, or makes it again.
@@ -119,7 +120,7 @@ class PackedDataset(BatchDataset):
         for first in range(0, self._rows, _ROWS):
             edges = np.asarray(bounds[first : min(first + _ROWS, self._rows) + 1], np.int64)
             pieces = np.diff(edges)
-            self._trust((pieces >= 1) & (edges[:-1] >= 0) & (edges[1:] <= self.report.pieces))
+            self._check_plan((pieces >= 1) & (edges[:-1] >= 0) & (edges[1:] <= self.report.pieces))
             length = np.asarray(self.plan.arrays["length"][edges[0] : edges[-1]], np.int64)
             used = np.add.reduceat(length, edges[:-1] - edges[0])
             segments = pieces + (used < self.seq_len)
@@ -153,14 +154,14 @@ class PackedDataset(BatchDataset):
         return reopened, (PackedDataset, self.split, options)
 
     def batch(self, indices: Indices) -> Batch:
-        """Return the rows at `indices`: tensors [len(indices), seq_len], each its own memory.
+        """Return the rows at `indices`: tensors [len(indices), seq_len] that share no memory.
 
-        Raises `IndexError` for an index outside 0 .. len - 1, `IntegrityError` where the plan was
+        Raises `IndexError` for an index outside 0 .. len - 1, `IntegrityError` if the plan was
         changed on disk, and what `SegmentFields` raises.
         """
         samples = sample_numbers(indices, len(self))
         segments, starts, lengths = self._pieces(samples)
-        # One column more where labels are shifted: a split document's next token stands there.
+        # One column more, for shifted labels: it takes the next token of a split document.
         ids = np.empty((len(samples), self.seq_len + 1), self.split.dtype)
         at = segments.begin + segments.row
         try:
@@ -185,8 +186,8 @@ class PackedDataset(BatchDataset):
         return batch
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the starts and stops of the tokens that reading `samples` touches; `PADDING` reads
-        none.
+        """Return the starts and stops of the ranges of tokens that `samples` are read from, in the
+        split's stream; `PADDING` has none.
 
         Raises `IndexError` for a sample outside 0 .. len - 1.
         """
@@ -194,16 +195,16 @@ class PackedDataset(BatchDataset):
         return start, start + length
 
     def covering(self, start: int, stop: int) -> Ints:
-        """Return the rows that touch a token of `start` to `stop` of the split: int64, increasing.
+        """Return the rows with tokens in `start` .. `stop` - 1 of the split: int64, increasing.
 
-        Reads the pieces of the plan's chunks that hold these tokens, some milliseconds; chunks are
-        found by bisection. The token more that shifted labels read of a split document counts.
+        The token after a piece of a split document, which shifted labels read, counts. Reads the
+        chunks of the plan with these tokens, which takes some milliseconds.
         """
         pieces = pieces_of_tokens(self.plan, start, stop, ahead=self.labels == "shifted")
         bounds = self.plan.arrays["rows"]
         rows = bounds.searchsorted(pieces, "right") - 1
-        self._trust((rows >= 0) & (rows < self._rows))
-        self._trust((bounds[rows] <= pieces) & (pieces < bounds[rows + 1]))
+        self._check_plan((rows >= 0) & (rows < self._rows))
+        self._check_plan((bounds[rows] <= pieces) & (pieces < bounds[rows + 1]))
         return np.unique(rows)
 
     def _pieces(self, samples: Ints) -> tuple[Segments, Ints, Ints]:
@@ -213,31 +214,36 @@ class PackedDataset(BatchDataset):
             self.plan.arrays[name][at].astype(np.int64)
             for name in ("document", "start", "length", "more")
         )
-        self._trust((start >= 0) & (length >= 1) & (start <= self.split.tokens - length - more))
-        self._trust(document < self.split.documents)
+        self._check_plan(
+            (start >= 0) & (length >= 1) & (start <= self.split.tokens - length - more)
+        )
+        self._check_plan(document < self.split.documents)
         before = np.cumsum(length) - length
         before -= before[np.searchsorted(row, row)]
-        self._trust(before + length <= self.seq_len)
+        self._check_plan(before + length <= self.seq_len)
         segments = Segments(
             rows=len(samples), seq_len=self.seq_len, begin=row * self.seq_len + before,
             length=length, document=document,
         )  # fmt: skip
-        # Where a document goes on in another piece, its next token is the label of the last one.
+        # Where a document continues in another piece, the label of the last token is read, too.
         return segments, start, length + more * (self.labels == "shifted")
 
     def _pieces_of_rows(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the pieces of these rows, none of one that is `PADDING`; which row each is in."""
+        """Return for each piece of the rows `samples` its row in the batch and its number.
+
+        `PADDING` has no pieces.
+        """
         real = samples != PADDING if self.sample_mask else np.ones(len(samples), np.bool_)
         rows = samples[real]
         check_samples(rows, self._rows)
         first, stop = self.plan.arrays["rows"][rows], self.plan.arrays["rows"][rows + 1]
-        self._trust((first >= 0) & (first < stop) & (stop - first <= self._most_pieces))
-        self._trust(stop <= self.report.pieces)
+        self._check_plan((first >= 0) & (first < stop) & (stop - first <= self._most_pieces))
+        self._check_plan(stop <= self.report.pieces)
         which, pieces, _ = ragged(first, stop)
         return np.flatnonzero(real)[which], pieces
 
-    def _trust(self, holds: npt.NDArray[np.bool_]) -> None:
-        """Raise unless `holds` everywhere: an edited plan must not serve a wrong token."""
+    def _check_plan(self, holds: npt.NDArray[np.bool_]) -> None:
+        """Raise `IntegrityError` unless all of `holds` is True: a changed plan is not served."""
         if not holds.all():
             raise self._changed()
 
@@ -248,14 +254,14 @@ class PackedDataset(BatchDataset):
         )  # fmt: skip
 
     def _beside(self, columns: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the part of [rows, seq_len + 1] that the labels are about."""
+        """Return the columns of [rows, seq_len + 1] whose tokens the labels are."""
         return columns[:, 1:] if self.labels == "shifted" else columns[:, :-1]
 
     def _labels(
         self, ids: npt.NDArray[Any], segments: Segments, read: Ints, tails: list[tuple[int, int]]
     ) -> Ints:
         labels = self._beside(ids).astype(np.int64, order="C")
-        ends = segments.length == read  # the others have a label: the token read after them
+        ends = segments.length == read  # else the token read after the piece is a label
         lasts = segments.begin + segments.length - 1
         edges = lasts[ends] if self.labels == "shifted" else segments.begin
         labels.reshape(-1)[edges] = IGNORED_LABEL
@@ -280,7 +286,7 @@ def padding_id(split: Split, pad_id: int | None) -> int:
 
 
 def _tails(segments: Segments) -> list[tuple[int, int]]:
-    """Return the rows that end in padding, and where it begins."""
+    """Return the rows that end in padding, and the column where it begins in each."""
     used = np.zeros(segments.rows, np.int64)
     np.maximum.at(used, segments.row, segments.start + segments.length)
     short = np.flatnonzero(used < segments.seq_len)

@@ -7,9 +7,9 @@ options and on nothing else. Another assignment of documents to rows needs a new
 `CHUNK` consecutive pieces are packed at a time: memory does not grow with the dataset, and the
 documents of a row lie near each other in the files. First fit decreasing puts each piece, longest
 first, into the first open row with room for it; best fit decreasing into the row with the least
-room, the first of several (D. S. Johnson, Near-optimal bin packing algorithms, MIT 1973). Pieces of
-equal length are placed in one numpy step: both algorithms fill a row with them before they look at
-the next, in row order or in the order of the rooms.
+sufficient room, the first of several (D. S. Johnson, Near-optimal bin packing algorithms, MIT
+1973). Pieces of equal length are placed in one NumPy step, since both algorithms fill one row with
+them before they use the next.
 
 Costs about 1 microsecond a document, once; `runtime/rows/plan_cache.py` stores the result. Both
 algorithms give 99.9% full rows where documents are short beside the rows; first fit is faster.
@@ -42,18 +42,18 @@ __all__ = [
 ]
 
 CHUNK = 1 << 18
-"""Pieces that are packed together: part of what the plan means, like the algorithm."""
+"""Pieces that are packed together; another number gives other rows."""
 PACKING_VERSION = 1
 MAX_SEQ_LEN = (1 << 31) - 1
 
 Overlong = Literal["split", "truncate", "drop", "error"]
 
-_BLOCK = 1 << 20  # documents looked at in one step
+_BLOCK = 1 << 20  # documents that are cut in one step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackingOptions:
-    """`seq_len` tokens a row; `overlong` says what becomes of documents with more than that.
+    """Options of packing; `overlong` decides about documents with more than `seq_len` tokens.
 
     - ``"split"``: cut into pieces of `seq_len` tokens and a rest; nothing is lost.
     - ``"truncate"``: the first `seq_len` tokens are kept.
@@ -130,7 +130,7 @@ class PackedRows:
     """Some consecutive rows: `pieces` [rows] counts the pieces of each, the others are by piece.
 
     Piece k is `length` tokens of the split's stream from token `start` on, all of `document`;
-    `more` says whether that document goes on in another piece. Pieces are in stream order within
+    `more` is True if that document continues in another piece. Pieces are in stream order within
     a row, and rows in the order of their first pieces.
     """
 
@@ -142,7 +142,7 @@ class PackedRows:
 
 
 class Packer:
-    """Packs one split: `rows` once, then `report`.
+    """Packing of one split: iterate over `rows` once, then read `report`.
 
     >>> packer = Packer(PackingOptions(seq_len=8))
     >>> for rows in packer.rows([np.array([5, 6, 2, 0, 3])]):
@@ -165,9 +165,9 @@ class Packer:
         return PackingReport(seq_len=self.options.seq_len, **self._counts)
 
     def rows(self, lengths: Iterable[Ints]) -> Iterator[PackedRows]:
-        """Yield the rows of documents of these `lengths`, given in parts of any size.
+        """Yield the rows of documents of these `lengths`, arrays of any sizes, in order.
 
-        How they are divided into parts changes nothing. Raises `InputError` for a document over
+        The sizes of the arrays do not change the rows. Raises `InputError` for a document over
         `seq_len` where `overlong` is ``"error"``.
         """
         waiting: list[Ints] = []  # [k, 4]: document, start, length, more
@@ -192,7 +192,7 @@ class Packer:
                         room = room - len(piece) or self._chunk
 
     def _cut(self, lengths: Ints) -> Iterator[Ints]:
-        """Yield the pieces of consecutive documents, at most a chunk of them at once."""
+        """Yield the pieces of the next documents, at most a chunk of them at once: int64 [k, 4]."""
         if len(lengths) and int(lengths.min()) < 0:
             raise IntegrityError(
                 f"document {self._documents + int(lengths.argmin())} has a negative length",
@@ -222,7 +222,7 @@ class Packer:
             yield np.stack([first_document + at, start, length, more], axis=1)
 
     def _overlong(self, at: Ints, lengths: Ints) -> Ints:
-        """Return the number of pieces of each of these documents."""
+        """Return the number of pieces of each of the documents `at`, which are over `seq_len`."""
         seq_len, overlong = self.options.seq_len, self.options.overlong
         documents, tokens = len(at), int(lengths.sum())
         if overlong == "split":
@@ -258,7 +258,7 @@ class Packer:
 
 
 def _divide(pieces: Ints, first: int, chunk: int) -> Iterator[Ints]:
-    """Cut `pieces` after `first` of them, and then after every `chunk`."""
+    """Yield the first `first` of `pieces`, then the others, `chunk` at a time."""
     at = 0
     while at < len(pieces):
         yield pieces[at : at + first]
@@ -266,7 +266,7 @@ def _divide(pieces: Ints, first: int, chunk: int) -> Iterator[Ints]:
 
 
 def _in_order(row: Ints) -> tuple[Ints, int]:
-    """Return the rows numbered in the order in which they first occur, and their number."""
+    """Return `row` with rows numbered in the order in which they first occur, and their count."""
     _, first = np.unique(row, return_index=True)
     number = np.empty(len(first), np.int64)
     number[np.argsort(first)] = np.arange(len(first))
@@ -274,14 +274,14 @@ def _in_order(row: Ints) -> tuple[Ints, int]:
 
 
 Algorithm = Literal["first-fit", "best-fit"]
-_Placed = Iterator[tuple[Ints, Ints]]  # for each length: the rows it goes to, how often each
+_Placed = Iterator[tuple[Ints, Ints]]  # for each length: rows, and how many pieces go into each
 
-_TIDY = 16  # lengths between two removals of rows that are full
+_TIDY = 16  # full rows are removed once in so many lengths
 _ROW = (1 << 32) - 1  # a room and a row share an integer
 
 
 def assign(lengths: Ints, seq_len: int, algorithm: Algorithm) -> Ints:
-    """Return the row of each piece: int64 [len(lengths)], in the order of opening.
+    """Return the row of each piece: int64 [len(lengths)]; rows are numbered as they are opened.
 
     `lengths` are from 1 to `seq_len`; among equal ones the earlier is placed first.
 
@@ -336,7 +336,7 @@ def _best_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
 
 
 def _share(rows: Ints, times: npt.NDArray[Any], count: int) -> tuple[Ints, Ints]:
-    """Return the first of `rows` that take `count` pieces, each at most so many `times`."""
+    """Return the first of `rows` that take `count` pieces, at most `times` each, and how many."""
     ends = np.cumsum(times, dtype=np.int64)
     used = min(int(np.searchsorted(ends, count)) + 1, len(rows))
     times = times[:used].astype(np.int64)

@@ -1,7 +1,7 @@
-"""The packing plan of a split: made from the stored lengths of its documents, kept in the store.
+"""The packing plan of a split: made from the lengths of its documents, and stored in the cache.
 
-Costs about a microsecond a document the first time, whatever the machine has for memory, and 15 to
-23 bytes a document on disk; opening it again costs the reading of a kilobyte.
+Costs about a microsecond a document the first time, in bounded memory, and 15 to 23 bytes a
+document on disk; opening the plan again reads a kilobyte.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ __all__ = ["document_lengths", "packing_definition", "packing_plan", "pieces_of_
 def packing_plan(
     split: Split, options: PackingOptions, plan_dir: str | Path | None = None
 ) -> StoredPlan:
-    """Return the plan of `split`, from the store or made now.
+    """Return the plan of `split`, from the cache or made now.
 
-    Arrays: `rows` int64 [rows + 1], where the pieces of each row begin and stop; by piece
-    `document`, `start` in the split's stream, `length` in tokens, and `more`, 1 if the document
-    goes on in another piece. Report: the fields of `PackingReport`, and the `most_pieces` of a row.
+    Its arrays are `rows` int64 [rows + 1], where the pieces of each row begin and stop, and by
+    piece `document`, `start` in the split's stream, `length` in tokens, and `more`, 1 if the
+    document continues in another piece. Its report has the fields of `PackingReport`, and
+    `most_pieces`, the most pieces of a row.
     """
     definition = {**packing_definition(split, options), "content_id": split.content_id}
     dtypes = {
@@ -43,7 +44,7 @@ def packing_plan(
 
 
 def packing_definition(split: Split, options: PackingOptions) -> dict[str, Any]:
-    """Return all that decides the rows of a split besides its content id."""
+    """Return all that decides the rows of a split besides its content id, as JSON values."""
     return {
         "kind": "packed", "split": split.name, "seq_len": options.seq_len,
         "pack": options.algorithm, "overlong": options.overlong, "chunk": CHUNK,
@@ -66,7 +67,10 @@ def _make(split: Split, options: PackingOptions, emit: Emit) -> dict[str, int]:
 
 
 def document_lengths(split: Split) -> Iterator[Ints]:
-    """Yield the lengths of all documents; they must add up to the tokens of each shard."""
+    """Yield the lengths of the documents of each shard: int64.
+
+    Raises `IntegrityError` unless they are not negative and add up to the tokens of the shard.
+    """
     for shard, lengths in zip(split.entry.shards, split.shard_lengths(), strict=True):
         found = int(lengths.sum())
         if found != shard.length or (len(lengths) and int(lengths.min()) < 0):
@@ -79,12 +83,12 @@ def document_lengths(split: Split) -> Iterator[Ints]:
 
 
 def pieces_of_tokens(plan: StoredPlan, start: int, stop: int, *, ahead: bool) -> Ints:
-    """Return the pieces of `plan` that hold a token of `start` to `stop`, int64, increasing.
+    """Return the pieces of `plan` with tokens in `start` .. `stop` - 1: int64, increasing.
 
-    With `ahead`, also a piece whose next token is one of them, where its document goes on there.
+    With `ahead`, a piece whose document continues in another piece counts with one token more.
 
-    The pieces of a chunk are consecutive in the stream, and its first one stands first in the plan:
-    so chunks are found by bisection, and `CHUNK` pieces are looked at for each that is met.
+    The pieces of a chunk are consecutive in the stream, and the first of them is the first in the
+    plan: so chunks are found by bisection, and only the pieces of chunks with such tokens are read.
     """
     begin, total = plan.arrays["start"], len(plan.arrays["start"])
     if start >= stop or total == 0:
@@ -102,7 +106,7 @@ def pieces_of_tokens(plan: StoredPlan, start: int, stop: int, *, ahead: bool) ->
 
 
 def _chunk_of(begin: npt.NDArray[Any], total: int, token: int) -> int:
-    """Return the last chunk that does not begin behind `token`, or the first one."""
+    """Return the last chunk that does not begin after `token`, or the first one."""
     low, high = 0, -(-total // CHUNK) - 1
     while low < high:
         middle = (low + high + 1) // 2

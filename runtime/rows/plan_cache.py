@@ -1,15 +1,15 @@
-"""Plans that are made once from a dataset and kept: arrays in one file of the cache.
+"""Cache of plans: arrays that are computed from a dataset once and stored in a file.
 
 A plan's file is named after the SHA-256 of its definition. It holds the arrays, the CRC-32 of each
 64 KiB of them, a JSON object with the definition, a report of counts and the type and length of
-each array, and the SHA-256 of CRCs and JSON. It follows from the dataset and the definition alone,
-so it may be deleted at any time and is made again.
+each array, and the SHA-256 of CRCs and JSON. All of this follows from the dataset and the
+definition, so the file may be deleted at any time; it is made again when it is needed.
 
 Guarantees: a plan appears whole or not at all; of several processes that make it at once one
-publishes it; a file that does not match its definition, its digest or its size is made again in its
-place. No number is served that was not compared with its CRC: a plan of up to 16 MiB is read and
-compared when it is opened, and made again if it differs. Of a larger one each block is compared
-when it is first used; one that differs is an `IntegrityError`, and the file is removed.
+publishes it; a file that does not match its definition, its digest or its size is replaced. Every
+number was compared with its CRC before it is served: a plan of up to 16 MiB is read and compared
+when it is opened, and made again if it differs. In a larger one each block is compared when it is
+first used; if one differs, the file is removed and an `IntegrityError` raised.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ _REMEDY = "Remove this file if it is still there: the plan is made again."
 class StoredPlan:
     """An open plan.
 
-    `arrays` lie in memory, or are read from the file `path` and compared with their CRCs; `path` is
-    None if the plan could not be kept.
+    `arrays` are in memory, or are read from the file `path` and compared with their CRCs; `path` is
+    None if the plan could not be stored.
     """
 
     definition: dict[str, Any]
@@ -92,18 +92,17 @@ def stored_plan(
     *,
     io: ReadBy = "mmap",
 ) -> StoredPlan:
-    """Return the plan of this `definition`: opened if it is there, else made by `make` and kept.
+    """Return the plan of this `definition`: opened if it is stored, else made by `make` and stored.
 
     `dtypes` names the arrays and their types, as ``{"rows": "<i8"}``. `plan_dir` is the folder that
-    holds plans; None: `default_plan_dir`. Where the default cannot be written to, the plan is made
-    in memory, with a warning; where a `plan_dir` cannot, that is a `StorageError`. With `io`
-    ``"pread"`` nothing is mapped, and what cannot be read is an error; nor is a plan mapped whose
-    folder is on a network file system or FUSE.
+    holds plans; None: `default_plan_dir`. If the default folder cannot be written to, the plan is
+    made in memory, with a warning; for a given `plan_dir` a `StorageError` is raised. With `io`
+    ``"pread"``, or a folder on a network file system or FUSE, files are read and not mapped.
     """
     try:
         folder = default_plan_dir() if plan_dir is None else local_path(plan_dir).absolute()
         path = folder / (plan_digest(definition) + _SUFFIX)
-        return _kept(path, definition, dtypes, make, io)
+        return _opened_or_made(path, definition, dtypes, make, io)
     except StorageError as error:
         if plan_dir is not None:
             raise
@@ -115,10 +114,10 @@ def stored_plan(
         return _in_memory(definition, dtypes, make)
 
 
-def _kept(
+def _opened_or_made(
     path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], make: Make, io: ReadBy
 ) -> StoredPlan:
-    for _ in range(_TRIES):  # another process may empty the cache, or damage the file, meanwhile
+    for _ in range(_TRIES):  # another process may remove or damage the file meanwhile
         try:
             return _open(path, definition, dtypes, io)
         except (DataprepError, OSError):
@@ -132,7 +131,7 @@ def default_plan_dir() -> Path:
     own, cache = os.environ.get("DATAPREP_CACHE"), os.environ.get("XDG_CACHE_HOME", "")
     if own:
         return local_path(own).absolute() / "plans"
-    if Path(cache).is_absolute():  # a relative one is to be ignored, says the XDG specification
+    if Path(cache).is_absolute():  # the XDG specification says to ignore relative ones
         return Path(cache) / "dataprep" / "plans"
     try:
         return Path.home() / ".cache" / "dataprep" / "plans"
@@ -152,7 +151,10 @@ def plan_digest(definition: dict[str, Any]) -> str:
 def _open(
     path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], io: ReadBy
 ) -> StoredPlan:
-    """Raise `DataprepError` or OSError for a file that is not exactly this plan."""
+    """Return the plan in the file `path`; raise for a file that is not exactly this plan.
+
+    The errors are `DataprepError` and OSError.
+    """
     with open_ordinary(path, str(path)) as stream:
         file = File(str(path), os.dup(stream.fileno()), os.fstat(stream.fileno()).st_size)
         content, crcs, total = _load_end(file, path)
@@ -182,7 +184,10 @@ def _open(
 
 
 def _load_end(file: File, path: Path) -> tuple[dict[str, Any], npt.NDArray[np.uint32], int]:
-    """Return the JSON of a plan, its CRCs and the bytes of its arrays, if the digest agrees."""
+    """Return the JSON of a plan, its CRCs and the number of bytes of its arrays.
+
+    Raises `IntegrityError` unless they match the digest.
+    """
     if file.size < _END_BYTES:
         raise _damaged(path, "it is not whole")
     stop = file.size - _END_BYTES
@@ -228,7 +233,7 @@ class _PlanArray(FileArray):
             self._mapped = mapped[offset : offset + self._bytes].view(self.dtype)
 
     def whole(self) -> Array:
-        """Return all of it, in memory."""
+        """Return the array in memory, compared with its CRCs."""
         data = _read(self._file, self._offset, self._offset + self._bytes)
         parts = range(0, len(data), _BLOCK_BYTES)
         found = [zlib.crc32(data[at : at + _BLOCK_BYTES]) for at in parts]
@@ -247,10 +252,10 @@ class _PlanArray(FileArray):
         return found
 
     def searchsorted(self, keys: npt.ArrayLike, side: str = "left") -> Ints:
-        """Return what numpy's does; the array ascends, as for any bisection.
+        """Return what `numpy.searchsorted` does; the array must ascend.
 
-        A search in the map passes numbers that are not compared yet. What it finds is right where
-        the two numbers beside it are sound and enclose the key; else all blocks are compared.
+        A search in the map reads numbers that are not compared yet. Its result is right if the two
+        numbers beside it match their CRCs and enclose the key; otherwise all blocks are compared.
         """
         if self._mapped is None:
             return super().searchsorted(keys, side)
@@ -260,7 +265,7 @@ class _PlanArray(FileArray):
         return found
 
     def _enclose(self, places: Ints, keys: npt.ArrayLike, side: str) -> bool:
-        """Tell whether the numbers before and at each of `places` have its key between them."""
+        """Return whether the numbers before and at each of `places` enclose the key."""
         wanted, last = np.asarray(keys).reshape(-1), len(self) - 1
         before, after = self.take(np.maximum(places - 1, 0)), self.take(np.minimum(places, last))
         if side == "right":
@@ -281,7 +286,7 @@ class _PlanArray(FileArray):
             raise
 
     def _compare(self, blocks: Ints) -> None:
-        """Raise `IntegrityError` unless `blocks` match their CRCs; several threads may do so."""
+        """Raise `IntegrityError` unless `blocks` match their CRCs. Thread-safe."""
         new = blocks[~self._sound[blocks]]
         for block in new.tolist():
             if zlib.crc32(self._block(block)) != self._crcs[block]:
@@ -362,9 +367,9 @@ def _write(path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], ma
 
 
 class _Column:
-    """One array, in a file of its own until its length is known.
+    """One array of a plan that is being made, in a temporary file until its length is known.
 
-    As a context manager it leaves no file and no descriptor, whatever happens.
+    As a context manager it always closes and removes that file.
     """
 
     def __init__(self, path: Path, name: str, dtype: str) -> None:
@@ -386,7 +391,7 @@ class _Column:
         self._length += len(values)
 
     def copy(self, writer: FileWriter, crcs: list[int]) -> dict[str, Any]:
-        """Write all of it to `writer` and append its CRCs; return its entry in the JSON."""
+        """Write the array to `writer`, its CRCs to `crcs`; return its entry in the JSON."""
         self._spool.close()
         with storage_errors(self._path), self._path.open("rb") as spool:
             while part := spool.read(_BLOCK_BYTES):  # buffered: whole blocks up to the end
@@ -398,7 +403,7 @@ class _Column:
 
 
 def _narrow(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Return `values` in the type they are kept in, which was chosen to hold them."""
+    """Return `values` as `dtype`; raise OverflowError if that cannot hold them."""
     if len(values) and not np.issubdtype(values.dtype, np.bool_):
         limits = np.iinfo(dtype)
         if int(values.min()) < limits.min or int(values.max()) > limits.max:

@@ -1,11 +1,10 @@
 """Preferences as batches: pairs (DPO), single judgements (KTO), groups of answers (GRPO).
 
-A sample is a record: the documents that belong together are never parted, and none is served by
-itself. What a batch holds is what `dataprep.runtime.collate.preference` makes of the same records
-as lists, made from the stored arrays without a Python object for a token: one copy of each
-document, and of groups a look at the masks before. A batch takes half of what the collators take
-for lists that are in memory already. Opening reads nothing, but where rows have a limit that the
-build did not keep to: then the lengths of all documents, once.
+A sample is a record with all its documents. A batch is what `dataprep.runtime.collate.preference`
+makes of the same records as lists, but it is made from the stored arrays, without a Python object
+for each token: one copy of each document, and for groups a reading of the masks before. This takes
+half the time of the collators. Opening reads nothing, unless rows have a limit that the build did
+not keep to: then the lengths of all documents are read once.
 """
 
 from __future__ import annotations
@@ -35,35 +34,37 @@ Overlong = Literal["error", "truncate-left"]
 
 
 class PreferenceDataset(BatchDataset):
-    """The records of one split of preferences, map-style.
+    """Map-style dataset of the records of one split of preferences.
 
-    Tensors are int64 but where another type is said. Of **pairs** `chosen_input_ids`,
-    `chosen_attention_mask` and `chosen_labels` [rows, width], and the same of `rejected_...`: whole
-    conversations, prompt and answer. Of **labels** `input_ids`, `attention_mask`, `labels` [rows,
-    width], and bool `tag` [rows], whether the answer is a good one. Of **groups** the prompt,
-    `input_ids` and `attention_mask` [rows, width]; its answers, `responses`,
-    `responses_attention_mask` and `responses_loss_mask` [rows, group, width], where group is the
-    most answers of any row and those that a row lacks are padding all over; and float32 `scores`
-    [rows, group], NaN where a record has none, 0 where there is no answer.
+    A batch is a dict of tensors, int64 unless another type is named:
 
-    Labels are as of `DocumentDataset`: ``"shifted"`` or ``"unshifted"``, -100 wherever the loss
-    mask says not to train, which is everywhere but in the answer. Answers of a group have the loss
-    mask itself, 1 on tokens to train on: the first of them would have no label beside it. A prompt
-    goes as far as all answers of its record share it and none is trained on: put before any of
-    them, it is the conversation token for token.
+    - **pairs**: `chosen_input_ids`, `chosen_attention_mask` and `chosen_labels` [rows, width],
+      whole conversations of prompt and answer, and the same three fields with `rejected_`.
+    - **labels**: `input_ids`, `attention_mask` and `labels` [rows, width], and bool `tag` [rows],
+      True for a good answer.
+    - **groups**: the prompts, `input_ids` and `attention_mask` [rows, width]; their answers,
+      `responses`, `responses_attention_mask` and `responses_loss_mask` [rows, group, width]; and
+      float32 `scores` [rows, group], NaN if the record has none. `group` is the most answers of a
+      row; answers that a row lacks are all padding, with score 0.
+
+    Labels are as in `DocumentDataset`: ``"shifted"`` or ``"unshifted"``, and -100 wherever the loss
+    mask says not to train, which is everywhere except in the answer. The answers of a group have
+    the loss mask in place of labels, as their first token would have none. A prompt has the tokens
+    that all answers of the record share and none trains on: prompt and answer one after the other
+    are the conversation token for token.
 
     Arguments:
-        max_length: tokens of a conversation, prompt and answer together; None: any number.
-        overlong: what becomes of longer ones. ``"error"`` refuses them, at once; with
-            ``"truncate-left"`` prompts lose their beginning, in all documents of a record the same,
-            and an answer that is too long even so is an `InputError` when it is met.
-        pad_to: ``"longest"`` row of the batch, or always ``"max_length"``.
+        max_length: the most tokens of a conversation, prompt and answer together; None: any number.
+        overlong: ``"error"`` refuses a split with longer conversations at once. With
+            ``"truncate-left"`` their prompts lose tokens at the beginning, equally many in all
+            documents of a record; if the answer is too long even so, serving it is an `InputError`.
+        pad_to: the ``"longest"`` row of the batch, or always ``"max_length"``.
         multiple: widths are multiples of this.
-        equal_widths: of pairs, make both as wide as the wider, for a loss that runs them as one.
-        pad_id: None: the tokenizer's pad, else its eos, else 0.
-        plan_dir: where it is kept that the documents fit; see `stored_plan`.
+        equal_widths: for pairs, both sides are as wide as the wider, for a loss that joins them.
+        pad_id: the id in padding. None: the tokenizer's pad, else its eos, else 0.
+        plan_dir: the folder in which the longest length is stored; see `stored_plan`.
         sample_mask: adds bool `sample_mask` [rows], False where the index is `PADDING`; such a row
-            is padding all over.
+            is all padding.
 
     Raises `UsageError` for a split without preferences, and `InputError` for one without records.
 
@@ -140,7 +141,7 @@ class PreferenceDataset(BatchDataset):
         return reopened, (PreferenceDataset, self.split, options)
 
     def batch(self, indices: Indices) -> Batch:
-        """Return the records at `indices`, collated; each tensor its own memory.
+        """Return the records at `indices` as one batch; no two tensors share memory.
 
         Raises `IndexError` for an index outside 0 .. len - 1, and `InputError` for a conversation
         over `max_length` that cannot be cut.
@@ -162,13 +163,13 @@ class PreferenceDataset(BatchDataset):
             tag[taken.row] = self._groups.scores(documents) == 1
             batch["tag"] = torch.from_numpy(tag)
         else:
-            batch = self._groups_of(taken, rows, documents)
+            batch = self._group_batch(taken, rows, documents)
         if self.sample_mask:
             batch["sample_mask"] = torch.from_numpy(samples != PADDING)
         return batch
 
     def _rows(self, taken: _Documents, rows: int, prefix: str = "", least: int = 1) -> Batch:
-        """Return ids, mask and labels of one document a row, at least so many tokens wide."""
+        """Return ids, mask and labels of one document a row, at least `least` tokens wide."""
         starts, lengths = np.zeros((2, rows), np.int64)
         starts[taken.row], lengths[taken.row] = taken.starts, taken.lengths
         width = self.padding.width(max(int(lengths.max(initial=1)), least))
@@ -181,8 +182,8 @@ class PreferenceDataset(BatchDataset):
             batch[f"{prefix}labels"] = torch.from_numpy(found.labels(self.labels))
         return batch
 
-    def _groups_of(self, taken: _Documents, rows: int, documents: Ints) -> Batch:
-        """Return the prompts, and [rows, group] answers with their scores."""
+    def _group_batch(self, taken: _Documents, rows: int, documents: Ints) -> Batch:
+        """Return the batch of groups: prompts, answers and scores."""
         group = int(taken.slot.max(initial=0)) + 1
         at = taken.row * group + taken.slot
         prompts = _shared_prompts(self.split, taken)
@@ -208,7 +209,7 @@ class PreferenceDataset(BatchDataset):
         return batch
 
     def _read(self, samples: Ints) -> tuple[_Documents, Ints]:
-        """Return the documents of `samples`, cut where they are too long, and their numbers."""
+        """Return the documents of `samples`, cut if they are too long, and their numbers."""
         real = np.flatnonzero(samples != PADDING) if self.sample_mask else np.arange(len(samples))
         check_samples(samples[real], len(self))
         first, stop = self._groups.documents(samples[real])
@@ -230,19 +231,18 @@ class PreferenceDataset(BatchDataset):
         return taken._replace(starts=starts + cut, lengths=taken.lengths - cut), documents
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the starts and stops of the tokens that reading `samples` touches, one for each
-        document.
+        """Return the starts and stops of the ranges of tokens that `samples` are read from, in the
+        split's stream: one for each document.
 
-        `PADDING` reads none. Raises what `batch` raises.
+        `PADDING` has none. Raises what `batch` raises.
         """
         taken, _ = self._read(samples[samples != PADDING])
         return taken.starts, taken.starts + taken.lengths
 
     def covering(self, start: int, stop: int) -> Ints:
-        """Return the samples that touch a token of `start` to `stop` of the split: int64,
-        increasing.
+        """Return the samples with tokens in `start` .. `stop` - 1 of the split: int64, increasing.
 
-        Bisections, and what `spans` costs. Tokens that were cut off are in no sample.
+        Costs bisections, and what `spans` costs. Tokens that are cut off are in no sample.
         """
         if start >= stop:
             return np.empty(0, np.int64)
@@ -254,34 +254,32 @@ class PreferenceDataset(BatchDataset):
         return found
 
     def lengths_of(self, samples: Ints) -> Ints:
-        """Return the tokens of the longest document of each of `samples` [n], to sort by: int64
-        [n].
-        """
+        """Return the length in tokens of the longest document of each of `samples`: int64 [n]."""
         taken, _ = self._read(samples)
         found = np.zeros(len(samples), np.int64)
         np.maximum.at(found, taken.row, taken.lengths)
         return found
 
     def token_views(self, batch: Batch) -> dict[str, Batch]:
-        """Return parts of a batch for `check_batch`, by the prefix of their names."""
+        """Return the parts of `batch` for `check_batch`, by the prefix of their names."""
         return _token_views(self.form, batch)
 
 
 class _Documents(NamedTuple):
-    """The documents of some records, one record after the other: int64 arrays by document."""
+    """The documents of some records, one record after the other: int64 arrays, by document."""
 
     row: Ints
-    """Of the batch, in which the record stands."""
+    """Row of the batch that has the record."""
     slot: Ints
-    """The place of the document in its record."""
+    """Number of the document in its record."""
     starts: Ints
-    """Where its tokens start in the stream of the split."""
+    """First token in the stream of the split."""
     lengths: Ints
     heads: Ints
-    """By record: where its documents begin in these arrays."""
+    """By record: the index of its first document in these arrays."""
 
     def at(self, slot: int) -> _Documents:
-        """Return the documents at one place of their records."""
+        """Return the documents that have the number `slot` in their records."""
         here = self.slot == slot
         return _Documents(
             self.row[here], self.slot[here], self.starts[here], self.lengths[here], self.heads
@@ -291,7 +289,7 @@ class _Documents(NamedTuple):
 def _prompt_lengths(split: Split, taken: _Documents) -> Ints:
     """Return the number of tokens before the first one to train on, by document: int64.
 
-    All of them where there is none to train on. Costs a copy of their loss masks.
+    It is the number of all tokens if none is trained on. Costs a copy of their loss masks.
     """
     mask = np.zeros((len(taken.starts), int(taken.lengths.max(initial=0)) + 1), np.uint8)
     at = np.arange(len(mask), dtype=np.int64) * mask.shape[1]
@@ -302,10 +300,10 @@ def _prompt_lengths(split: Split, taken: _Documents) -> Ints:
 
 
 def _shared_prompts(split: Split, taken: _Documents) -> Ints:
-    """Return the length of the prompt that all documents of a record share, by document.
+    """Return the length of the prompt that all documents of a record share, by document: int64.
 
-    A tokenizer may join the end of a prompt with the beginning of an answer, and of another answer
-    not; the tokens behind the last one that all have are part of the answers then.
+    A tokenizer may merge the end of the prompt with the beginning of some answers only; the tokens
+    of the prompt after the last shared one then belong to the answers.
     """
     if not len(taken.starts):
         return taken.starts
@@ -320,7 +318,7 @@ def _shared_prompts(split: Split, taken: _Documents) -> Ints:
 
 
 def _token_views(form: str, batch: Batch) -> dict[str, Batch]:
-    """Return parts of a batch of preferences for `check_batch`, by the prefix of their names.
+    """Return the parts of a batch of `form` for `check_batch`, by the prefix of their names.
 
     >>> batch = {"chosen_input_ids": torch.ones(1, 2), "rejected_input_ids": torch.ones(1, 3)}
     >>> {prefix: list(view) for prefix, view in _token_views("pairs", batch).items()}
@@ -329,7 +327,7 @@ def _token_views(form: str, batch: Batch) -> dict[str, Batch]:
     if form == "labels":
         return {"": {name: tensor for name, tensor in batch.items() if name != "tag"}}
     if form == "pairs":
-        return {prefix: _beginning(prefix, batch) for prefix in ("chosen_", "rejected_")}
+        return {prefix: _side(prefix, batch) for prefix in ("chosen_", "rejected_")}
     own = ("input_ids", "attention_mask", "sample_mask")
     prompt = {name: tensor for name, tensor in batch.items() if name in own}
     ids, mask, train = (
@@ -343,8 +341,8 @@ def _token_views(form: str, batch: Batch) -> dict[str, Batch]:
     return {"": prompt, "responses_": answers}
 
 
-def _beginning(prefix: str, batch: Batch) -> Batch:
-    """Return the fields of one side of pairs, and those of both sides."""
+def _side(prefix: str, batch: Batch) -> Batch:
+    """Return the fields of the side `prefix` of pairs, without the prefix, and `sample_mask`."""
     found = {n.removeprefix(prefix): tensor for n, tensor in batch.items() if n.startswith(prefix)}
     both = {name: tensor for name, tensor in batch.items() if name == "sample_mask"}
     return found | both

@@ -1,14 +1,14 @@
-"""Segments of a batch, where documents lie in its rows, and the tensors made from them.
+"""Segments: the parts of documents in the rows of a batch, and the tensors made from them.
 
 A **segment** is a run of tokens of one row that belong to one document. Packed attention, position
 ids and masks follow from the segments. They are found once, from the offsets stored with the
 dataset, and never by looking for EOS tokens, which a dataset may lack and a document may contain.
 Tokens that no segment covers are padding.
 
-Everything is vectorised: finding the segments of a batch costs some 50 microseconds, of sixteen
-batches at once 10 each; each tensor of the size of `input_ids` about two copies of it. Shapes do
-not depend on the documents, since kernels are compiled or captured for one shape: `cu_seqlens` has
-room for as many segments as asked for.
+Finding the segments of a batch costs some 50 microseconds, of sixteen batches at once 10 each; each
+tensor of the size of `input_ids` costs about two copies of it. Shapes do not depend on the
+documents, since kernels are compiled or captured for one shape: `cu_seqlens` has room for a fixed
+number of segments.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from ..sample_numbers import Ints
 __all__ = ["SegmentFields", "Segments", "of_windows", "segments_a_row", "too_many_segments"]
 
 _LARGEST_INT16, _LARGEST_INT32 = (1 << 15) - 1, (1 << 31) - 1
-_TOKENS_A_COPY = 1024  # tokens that two passes go over while one run is copied
+_TOKENS_A_COPY = 1024  # tokens that two passes process in the time in which one run is copied
 _MAX_TOKENS = _LARGEST_INT32  # in a batch whose cu_seqlens are int32
 
 
 class _Runs(NamedTuple):
-    """Segments and gaps alike, in order, as `Segments` has them."""
+    """The segments of a batch, and the gaps of padding between them, in order."""
 
     begin: Ints
     length: Ints
@@ -49,12 +49,11 @@ class _Runs(NamedTuple):
 class Segments:
     """The segments of a batch of `rows` rows of `seq_len` tokens.
 
-    `begin`, `length` and `document` are int64 arrays of one entry a segment, in order: of the rows
-    laid end to end, tokens `begin` to `begin + length` belong to document `document`. Segments have
-    at least one token, end with their row at the latest and do not overlap; where they leave a gap
-    there is padding.
+    `begin`, `length` and `document` are int64 arrays with one entry for each segment, in order: in
+    the flattened batch, `length` tokens from `begin` on belong to document `document`. Segments
+    have at least one token, lie in one row and do not overlap; gaps between them are padding.
 
-    Raises `UsageError` for arrays that do not fit together, unless they are `checked` already.
+    Raises `UsageError` for arrays that break these rules, unless they are `checked` already.
 
         >>> one_row = Segments(
         ...     rows=1, seq_len=6, begin=np.array([0, 2]), length=np.array([2, 3]),
@@ -100,11 +99,11 @@ class Segments:
 
     @property
     def start(self) -> Ints:
-        """The token of its row that each segment begins with."""
+        """The column in which each segment begins."""
         return self.begin % self.seq_len
 
     def parted(self, rows: Sequence[int]) -> Iterator[Segments]:
-        """Return the segments of the first `rows[0]` rows, of the next `rows[1]`, and so on.
+        """Yield the segments of the first `rows[0]` rows, of the next `rows[1]`, and so on.
 
         >>> two = Segments(rows=2, seq_len=3, begin=np.array([1, 3]), length=np.array([2, 3]),
         ...                document=np.array([7, 8]))
@@ -141,7 +140,7 @@ class Segments:
         return self._widened(values, out)
 
     def _counted(self, begin: Ints, length: Ints, out: Ints | None) -> Ints:
-        """Return position ids without padding: rows that count up, anew from each `begin`."""
+        """Return position ids of rows without padding: they count up, from 0 at each `begin`."""
         out = np.empty((self.rows, self.seq_len), np.int64) if out is None else out
         numbers = _numbers(self.seq_len)
         np.copyto(out, numbers)
@@ -164,26 +163,16 @@ class Segments:
         np.copyto(out, values.reshape(shape))
         return out
 
-    def continues(self) -> npt.NDArray[np.bool_]:
-        """Return bool [rows, seq_len]: whether the next token of the row is of the same segment.
-
-        False for the last token of every segment and row, and in padding.
-        """
-        runs = self._runs
-        out = np.repeat(runs.document >= 0, runs.length)
-        out[runs.begin + runs.length - 1] = False
-        return out.reshape(self.rows, self.seq_len)
-
     def cu_seqlens(
         self, capacity: int, out: npt.NDArray[np.int32] | None = None
     ) -> npt.NDArray[np.int32]:
         """Return int32 [capacity + 1]: 0 and where each run of the flattened batch stops.
 
         Every segment is a run, and so is every gap of padding. The entries after the last run
-        repeat the number of tokens: runs of no tokens, which attention kernels skip. Rows x
-        seq_len is always enough `capacity`; raises `UsageError` where it is less than the runs,
-        and where the batch has more tokens than int32 counts. `out`, of that type and shape, is
-        filled and returned if it is given.
+        repeat the number of tokens: runs of no tokens, which attention kernels skip. A `capacity`
+        of rows x seq_len is always enough. Raises `UsageError` if there are more runs than
+        `capacity`, or more tokens than int32 counts. `out`, of that type and shape, is filled and
+        returned if it is given.
         """
         begin = self._runs.begin
         total = self.rows * self.seq_len
@@ -209,7 +198,7 @@ class Segments:
         return np.array(self._runs.length.max(initial=0))
 
     def per_row(self) -> Ints:
-        """Return int64 [rows]: how many runs each row has, padding counted."""
+        """Return int64 [rows]: the number of runs in each row, padding counted."""
         return np.bincount(self._runs.begin // self.seq_len, minlength=self.rows).astype(np.int64)
 
     def _find_runs(self) -> _Runs:
@@ -244,7 +233,7 @@ def of_windows(
     )  # fmt: skip
 
 
-@lru_cache(maxsize=1)  # making it anew takes as long as copying it into two rows
+@lru_cache(maxsize=1)  # making them takes as long as copying them into two rows
 def _numbers(count: int) -> Ints:
     numbers = np.arange(count)
     numbers.flags.writeable = False
@@ -297,12 +286,10 @@ class SegmentFields:
         return self.position_ids or self.doc_ids or self.cu_seqlens is not False
 
     def tensors(self, segments: Segments, empty: Empty | None = None) -> dict[str, torch.Tensor]:
-        """Return the tensors that were asked for, each its own memory.
+        """Return the chosen tensors, each in memory of its own.
 
-        `empty(shape, dtype)` makes the arrays: memory that is used again makes this twice as fast.
-
-        Raises `UsageError` where a row has more segments than `cu_seqlens` has room for. Costs a
-        memory copy for each tensor of the size of `input_ids`.
+        `empty(shape, dtype)` allocates the arrays; with memory that is reused this is twice as
+        fast. Raises `UsageError` for a row with more segments than `cu_seqlens` has room for.
         """
         found: dict[str, torch.Tensor] = {}
         empty = empty or np.empty
@@ -319,7 +306,7 @@ class SegmentFields:
         return found
 
     def _room(self, segments: Segments) -> int:
-        """Return the room for segments a row; raise where a row has more."""
+        """Return the room for segments in a row; raise `UsageError` if a row has more."""
         if self.cu_seqlens is True:
             return segments.seq_len
         room = int(self.cu_seqlens)
@@ -332,14 +319,17 @@ class SegmentFields:
 
 
 def segments_a_row(value: Any) -> bool | int:
-    """Return `cu_seqlens` as a bool or an int; `UsageError` for anything else, and below 1."""
+    """Return `value`, the option `cu_seqlens`, as a bool or an int of at least 1.
+
+    Raises `UsageError` for other values.
+    """
     if isinstance(value, bool | np.bool_):
         return bool(value)
     return whole_number("cu_seqlens", value, 1)
 
 
 def too_many_segments(row: str, segments: int, room: int) -> UsageError:
-    """Return the error of `row`, which has more segments than there is `room` for."""
+    """Return the error for `row`, which has more segments than there is `room` for."""
     return UsageError(
         f"{row} holds {segments:,} segments, more than {room:,}",
         where="cu_seqlens", code="E_SEGMENTS",

@@ -1,9 +1,9 @@
 """Token windows: fixed-length pieces of a split's stream, as int64 tensors.
 
-Window `i` starts at token `i * stride` of the split; shards do not exist here. A batch is one
-gather in the type the ids are stored in (2 or 4 bytes) and one widening to int64 at the very end,
-so a batch of 32 x 2,048 costs about two memory copies of itself. Nothing of the epoch is kept in
-the dataset: worker processes learn everything from the indices they are sent.
+Window `i` starts at token `i * stride` of the split, whatever its shards are. A batch is one gather
+in the type the ids are stored in (2 or 4 bytes) and one conversion to int64 at the very end, so a
+batch of 32 x 2,048 costs about two memory copies of itself. The dataset holds nothing of an epoch:
+worker processes need only the indices they are sent.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .segments import SegmentFields, Segments, of_windows
 
 __all__ = ["WindowDataset", "window_count"]
 
-_BATCHES_AT_ONCE = 64  # whose places, and documents, are looked for; and
-_GROWTH = 4  # times as many as before, so that the first batch does not wait for many to be read
-_TOKENS_AT_ONCE = 1 << 23  # nor more tokens than this: all are announced to the kernel at once
-_DOCUMENTS_AT_ONCE = 1 << 20  # nor, where documents are looked for, so many: each token may be one
+_BATCHES_AT_ONCE = 64  # most batches whose places, and documents, are looked up together
+_GROWTH = 4  # factor by which their number grows, so that the first batch does not wait for many
+_TOKENS_AT_ONCE = 1 << 23  # most tokens in them, as all are announced to the kernel at once
+_DOCUMENTS_AT_ONCE = 1 << 20  # most tokens in them if documents are looked up: each may be one
 
 
 class WindowDataset(BatchDataset):
-    """The windows of one split, map-style.
+    """Map-style dataset of the windows of one split.
 
     Each sample is a dict of int64 tensors: `input_ids` [seq_len], and `labels` [seq_len] unless
     `labels` is None. ``"shifted"`` labels are the inputs moved by one token (label `j` is the token
@@ -43,9 +43,9 @@ class WindowDataset(BatchDataset):
     Where the dataset has a loss mask, the labels of tokens not to train on are `IGNORED_LABEL`.
 
     `stride` is in tokens and defaults to `seq_len`: windows side by side. Tokens after the last
-    whole window are not served. `position_ids`, `doc_ids` and `cu_seqlens` ask for the tensors of
-    `SegmentFields`, from the stored offsets: the first of them makes a batch cost about twice as
-    much, each further one adds half of a batch without them.
+    whole window are not served. `position_ids`, `doc_ids` and `cu_seqlens` add the tensors of
+    `SegmentFields`, made from the stored offsets: the first of them doubles the cost of a batch,
+    each further one adds half the cost of a batch without them.
 
     Raises `InputError` if the split does not fill one window. Pickles as a path and a few numbers.
 
@@ -93,7 +93,7 @@ class WindowDataset(BatchDataset):
 
     @property
     def unread_tokens(self) -> int:
-        """Tokens of the split that no window reads though a smaller `stride` would; else 0."""
+        """Number of tokens that only a smaller `stride` would read; 0 if windows leave no gaps."""
         if self.stride <= self._span:
             return 0
         closest = window_count(self.split.tokens, self._span, self._span)
@@ -108,8 +108,8 @@ class WindowDataset(BatchDataset):
         }  # fmt: skip
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the starts and stops of the tokens that reading `samples` touches; `PADDING` reads
-        none.
+        """Return the starts and stops of the ranges of tokens that `samples` are read from, in the
+        split's stream; `PADDING` has none.
 
         Raises `IndexError` for a sample outside 0 .. len - 1.
         """
@@ -117,21 +117,20 @@ class WindowDataset(BatchDataset):
         return starts, starts + self._span
 
     def covering(self, start: int, stop: int) -> Ints:
-        """Return the windows that touch a token of `start` to `stop` of the split: int64,
-        increasing.
+        """Return the windows with tokens in `start` .. `stop` - 1 of the split: int64, increasing.
 
-        Arithmetic: costs the numbers that it gives. The token more that shifted labels read counts.
+        The token after a window, which shifted labels read, counts. Nothing is read.
         """
         first = max(0, -((self._span - 1 - start) // self.stride))  # ceil((start - span + 1) / ...)
         last = min(self._windows - 1, (stop - 1) // self.stride)
         return np.arange(first, last + 1 if start < stop else first, dtype=np.int64)
 
     def batch(self, indices: Indices) -> Batch:
-        """Return the windows at `indices`: tensors [len(indices), seq_len], each its own memory.
+        """Return the windows at `indices`: tensors [len(indices), seq_len] that share no memory.
 
         With `sample_mask` there is also a bool tensor [len(indices)] of that name, False in the
-        rows whose index is `PADDING`; their labels are all `IGNORED_LABEL`, and to attention they
-        are one segment of padding each.
+        rows whose index is `PADDING`; their labels are all `IGNORED_LABEL`, and in the attention
+        tensors each is one segment of padding.
 
         Raises `IndexError` for an index outside 0 .. len - 1, `UsageError` for a row with more
         segments than `cu_seqlens` has room for.
@@ -142,10 +141,10 @@ class WindowDataset(BatchDataset):
         return self._batch(self.split.gather(starts, self._span), starts, real, segments)
 
     def in_turn(self, asked: Iterator[Ints]) -> Iterator[Batch]:
-        """Yield the batch of each of `asked`, looking ahead.
+        """Yield the batch of each array of samples in `asked`, which is read ahead.
 
-        `asked` is taken 4, 16, then up to 64 batches ahead: most of what it costs to find out where
-        windows lie, and where documents end in them, is the same for so many as for one.
+        Takes 4, then 16, then up to 64 arrays at once: finding the places of windows, and the
+        documents in them, costs little more for many batches than for one.
         """
         many = 1
         for first in asked:
@@ -167,7 +166,7 @@ class WindowDataset(BatchDataset):
             parts = of_windows(self.split, starts, self.seq_len, real=real).parted(rows)
         for stop, count, part in zip(accumulate(rows), rows, parts, strict=False):
             mine = slice(stop - count, stop)
-            # The ids have no name here: their memory would not be free while the next are taken.
+            # A name for the ids would keep their memory in use while the next ones are gathered.
             yield self._batch(next(ids), starts[mine], None if real is None else real[mine], part)
 
     def _batch(
@@ -187,7 +186,7 @@ class WindowDataset(BatchDataset):
         return batch
 
     def _places(self, samples: Ints) -> tuple[Ints, npt.NDArray[np.bool_] | None]:
-        """Return the first token of each sample; which of them are real, where some may not be."""
+        """Return the first token of each sample; and with `sample_mask` which are not `PADDING`."""
         if not self.sample_mask:
             return self._starts(samples), None
         real = samples != PADDING

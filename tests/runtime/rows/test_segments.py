@@ -38,7 +38,6 @@ class Reference:
     def __init__(self, rows: list[list[int]], breaks: Collection[tuple[int, int]] = ()) -> None:
         self.doc_ids = rows
         self.position_ids: list[list[int]] = []
-        self.continues: list[list[bool]] = []
         self.runs: list[int] = []
         self.per_row: list[int] = []
         for number, row in enumerate(rows):
@@ -53,11 +52,6 @@ class Reference:
                 self.runs[-1] += 1
             self.position_ids.append(positions)
             self.per_row.append(len(self.runs) - first)
-            self.continues.append([
-                j + 1 < len(row) and document >= 0 and document == row[j + 1]
-                and (number, j + 1) not in breaks
-                for j, document in enumerate(row)
-            ])  # fmt: skip
 
     def cu_seqlens(self, capacity: int) -> list[int]:
         stops = [sum(self.runs[:i]) for i in range(len(self.runs) + 1)]
@@ -69,7 +63,6 @@ def assert_equal(segments: Segments, expected: Reference) -> None:
     arrays: list[tuple[npt.NDArray[Any], type, object]] = [
         (segments.position_ids(), np.int64, expected.position_ids),
         (segments.doc_ids(), np.int64, expected.doc_ids),
-        (segments.continues(), np.bool_, expected.continues),
         (segments.per_row(), np.int64, expected.per_row),
         (segments.cu_seqlens(room), np.int32, expected.cu_seqlens(room)),
         (segments.max_seqlen(), np.int64, max(expected.runs, default=0)),
