@@ -75,7 +75,7 @@ class SectionedCommand(click.Command):
 
 
 class InputCommand(SectionedCommand):
-    """Command with inputs as options; for a bare name its error names the option."""
+    """Command that takes inputs as options; its error for a bare name shows the option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse `args`; raises `UsageError` for names without an option."""
@@ -87,7 +87,7 @@ class InputCommand(SectionedCommand):
 
 
 def _bare_names_error(names: Sequence[str], ctx: click.Context, *, shell_made: bool) -> UsageError:
-    """Return the error for bare names; `shell_made`: by expansion of an unquoted pattern."""
+    """Return the error for names without option; `shell_made`: from an unquoted pattern."""
     if not shell_made:
         remedy = f"See `{ctx.command_path} --help`."
         return UsageError("give it with --input", where=names[0], remedy=remedy)
@@ -119,7 +119,7 @@ class SuggestingGroup(click.Group):
 
 @contextmanager
 def naming_options(*arguments: str) -> Iterator[None]:
-    """Replace the name of an argument in errors by its option: vocab_size by --vocab-size."""
+    """Make errors name options instead of `arguments`: --vocab-size instead of vocab_size."""
     try:
         yield
     except DataprepError as error:

@@ -52,7 +52,7 @@ class Stopped(DataprepError):  # noqa: N818 -- an end, not an error
 
 
 def report(error: BaseException, arguments: Sequence[str]) -> int:
-    """Print `error`, with --json or --debug in `arguments` as these say; return the exit code."""
+    """Print `error`, as --json and --debug in `arguments` say, and return its exit code."""
     described = describe(error)
     if _asked("--debug", arguments):
         output.message("".join(traceback.format_exception(error)).rstrip())

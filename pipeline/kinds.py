@@ -196,7 +196,7 @@ class Kind(TaskKind, Protocol[O_contra, Q, M]):
         """Return the name that progress shows while units are done."""
 
     def load_manifest(self, out: Path) -> M:
-        """Read the manifest of the dataset in `out`; raise E_KIND for one of another kind."""
+        """Read the manifest of the dataset in `out`; raise `UsageError` for another kind."""
 
     def survey(self, options: O_contra) -> Survey:
         """Find the inputs and cut them into units; read at most footers of files."""
@@ -211,7 +211,7 @@ class Kind(TaskKind, Protocol[O_contra, Q, M]):
         """Return an estimate of the build; with `details`, for a user, it may take seconds."""
 
     def check(self, prepared: Q) -> None:
-        """Make checks during the first units; raise `PlanRefused` or an error."""
+        """Make checks that can run beside the first units; raise `PlanRefused` or an error."""
         return None  # noqa: RET501 (an empty body would be abstract)
 
     def assemble(self, prepared: Q, results: list[Any], workplace: Workplace) -> Assembled:

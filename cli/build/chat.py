@@ -140,7 +140,7 @@ def _length_lines(found: ChatEstimate) -> list[str]:
 
 
 def _limit_lines(lengths: Lengths) -> list[str]:
-    """Return a line for each limit: records over it, and those each policy leaves out."""
+    """Return a line for each limit: how many records exceed it, and how many a policy drops."""
     by_limit: dict[int, list[PolicyEffect]] = {}
     for one in lengths.overlong:
         by_limit.setdefault(one.limit, []).append(one)

@@ -28,7 +28,7 @@ KINDS = {
 
 
 class KindCommand(InputCommand):
-    """Command of one kind; it leaves a line that names another kind to the command of that."""
+    """Command of one kind; a line with another --kind is parsed by the command of that kind."""
 
     def __init__(self, *, kind: str, **settings: Any) -> None:
         super().__init__(**settings)
@@ -43,7 +43,7 @@ class KindCommand(InputCommand):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """Parse `args` by the command of the kind that they name; raise for an unknown kind."""
+        """Parse `args` with the command of their --kind; raise `UsageError` if it is unknown."""
         kind = _kind_in(args)
         if kind is None or kind == self.kind:
             return super().make_context(info_name, args, parent, **extra)

@@ -81,7 +81,7 @@ def _first(data: ArrayData, array: NamedArray) -> dict[str, Any]:
     vectors = array.dtype.kind == "f" or array.entry.dtype == "bfloat16" or array.entry.scale
     if len(array.row_shape) == 1 and vectors and array.rows:
         rows = np.arange(min(FIRST_ROWS, array.rows))
-        lengths = _lengths(_meaning(data, array, rows))
+        lengths = _lengths(_decoded(data, array, rows))
         low, high = float(lengths.min()), float(lengths.max())
         return {"lengths": {"rows": len(rows), "least": low, "largest": high}}
     if array.row_shape == ():
@@ -134,7 +134,7 @@ def _row(data: ArrayData, split: ArraySplit, number: int, row: int) -> dict[str,
 
 def _readable(data: ArrayData, array: NamedArray, rows: npt.NDArray[np.int64]) -> list[Any]:
     """Return the values at `rows`: names of categories, numbers, or lists of numbers."""
-    values = _meaning(data, array, rows)
+    values = _decoded(data, array, rows)
     categories: Sequence[str] | None = array.entry.categories
     if categories is None:
         return list(values.tolist())
@@ -142,7 +142,7 @@ def _readable(data: ArrayData, array: NamedArray, rows: npt.NDArray[np.int64]) -
     return [categories[code] if code in known else f"?{code}" for code in values.tolist()]
 
 
-def _meaning(data: ArrayData, array: NamedArray, rows: npt.NDArray[np.int64]) -> Array:
+def _decoded(data: ArrayData, array: NamedArray, rows: npt.NDArray[np.int64]) -> Array:
     """Return the numbers at `rows`: bfloat16 as float32, scaled ones times their scale."""
     found = array.take(rows)
     if array.entry.dtype == "bfloat16":

@@ -77,7 +77,7 @@ def drawn_records(split: Split, sample: int, seed: int) -> list[int]:
 
 
 def document_facts(split: Split, document: int, text: str) -> dict[str, Any]:
-    """Return for --json what conversations and preferences have more than other documents.
+    """Return the facts that only conversations and preferences have, for --json.
 
     `trained` are spans of characters of `text`, the text of `document`. For preferences, `answer`
     of `answers` is its number in its record, and `score` is None if a group has no rewards.

@@ -15,7 +15,7 @@ __all__ = ["head_facts", "tail_facts"]
 
 
 def head_facts(path: Path, manifest: Manifest | ArrayManifest) -> dict[str, Any]:
-    """Return identity and size of the dataset at `path`, in bytes of all files."""
+    """Return the identity of the dataset at `path` and its size, the bytes of all files."""
     from dataprep.formats.manifest.common import CONFIG_NAME
     from dataprep.formats.storage import storage_errors
 

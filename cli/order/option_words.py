@@ -35,7 +35,7 @@ _VALUE = r"=(?:'(?P<quoted>[^']*)'|(?P<plain>\w+(?:[.,]\w+)*))"
 
 
 def in_options(error: DataprepError, names: Collection[str]) -> None:
-    """Replace the arguments `names` in the texts of `error` by the options of the same names.
+    """Rewrite the arguments `names`, in the texts of `error`, as options.
 
     >>> error = DataprepError("longer than seq_len=64", remedy="Use overlong='split'.")
     >>> in_options(error, ["seq_len", "overlong"])

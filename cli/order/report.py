@@ -152,7 +152,7 @@ def _one_document(found: Mapping[str, Any]) -> str:
 
 
 def _notes(found: Mapping[str, Any]) -> list[str]:
-    """Return lines for above the table: datasets of a mixture, and the position of a state."""
+    """Return the lines above the table: datasets of a mixture, and the position of a state."""
     notes = [
         f"source {number}: {one_line(name)}" for number, name in enumerate(found.get("sources", ()))
     ]

@@ -165,7 +165,7 @@ def epoch_order(
 
 
 def _at(order: EpochOrder, loader: Loader, state: State, epoch: int | None) -> EpochOrder:
-    """Return `order` in the epoch of `state`, shifted so that a step begins at its position."""
+    """Return `order` in the epoch of `state`, with a step that begins at its position."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a skip list that --skip gives instead
         loader.load_state_dict(_without_transform(state))

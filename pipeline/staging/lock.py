@@ -172,7 +172,7 @@ def _busy(out: Path, holder: str | None) -> BusyError:
 
 
 def is_dead(host: str, pid: int) -> bool:
-    """Return whether process `pid` of `host` is known to have ended: only of this host."""
+    """Return True if process `pid` of `host` has ended; False if unknown, as of other hosts."""
     if host != os.uname().nodename or pid <= 0:
         return False
     try:
