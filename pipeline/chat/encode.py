@@ -49,19 +49,19 @@ MarkedIds = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.
 
 
 class TokenizerTables(NamedTuple):
-    """Facts about a tokenizer that encoding needs."""
+    """Facts about a tokenizer that `MarkedEncoder` needs."""
 
     special: dict[str, int]
     """Id of each special token."""
     flags: dict[str, tuple[bool, bool]]
     """For each added token whether it absorbs the white space before it, and that behind it."""
     sizes: PieceSizes | None
-    """Bytes of each token; None if these are not fixed."""
+    """Bytes of each token; None unless the tokenizer is a byte-level BPE."""
 
 
 @lru_cache(maxsize=1)
 def tables_of(engine_json: bytes) -> TokenizerTables:
-    """Return the tables of a tokenizer.json. They take 0.1 s to compute; the last are cached."""
+    """Return the tables of a tokenizer.json (in 0.1 s); those of the last one are cached."""
     config: dict[str, Any] = msgspec.json.decode(engine_json)
     flags = {
         token["content"]: (bool(token.get("lstrip")), bool(token.get("rstrip")))

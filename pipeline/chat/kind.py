@@ -44,7 +44,7 @@ class ChatKind(TokenBuild[ChatPrepared]):
         return difference(existing, prepared, frozenset({OVERLONG}) if drops else frozenset())
 
     def estimate(self, prepared: ChatPrepared, *, details: bool = False) -> TokenEstimate:
-        """Return what the build will take, and with `details` the lengths of conversations."""
+        """Return the estimate of size and time, with `details` of lengths of conversations, too."""
         return estimate_lengths(prepared) if details else estimate(prepared, mask=True)
 
     def chat_entry(self, prepared: ChatPrepared) -> tuple[ChatEntry, bytes]:

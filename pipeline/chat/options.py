@@ -39,8 +39,8 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 class ChatOptions:
     """Options of a build of conversations.
 
-    Only `input`, `out`, `workers` and `overwrite` leave the content of the dataset unchanged by
-    themselves; the others enter its recipe id, and so does the text of the chat template.
+    All but `out`, `format`, `engine`, `on_error`, `max_rejects`, `excerpts`, `workers` and
+    `overwrite` enter the recipe id; `input`, `tokenizer` and `template` enter it by their content.
 
     >>> ChatOptions(input="chat.jsonl", out="shards", columns={"messages": "dialog"}).columns
     ('messages=dialog',)

@@ -1,4 +1,4 @@
-"""The plan of a build of conversations: how records are read, rendered and cut."""
+"""Fields of the plan of a build of conversations: how these are read, rendered and cut."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def _variables(options: ChatOptions, source: TokenizerSource) -> dict[str, Any]:
 
 
 def _sample_in_worker(request: SampleRequest, workers: Processes | None) -> ChatSample:
-    """Take the sample in one of `workers`, or in a new process if these have not started."""
+    """Take the sample in one of `workers`, or in a new process if there are none."""
     with contextlib.ExitStack() as stack:
         asked = workers or stack.enter_context(Processes(0, ChatTasks.address))
         event = asked.ask(msgspec.json.encode(request))

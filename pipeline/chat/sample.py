@@ -94,7 +94,7 @@ class SampleRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     def of(
         cls, chat: ChatPlan, special_tokens: Iterable[str], surveyed: TokenSurvey, *, room: int
     ) -> SampleRequest:
-        """Return the request for a sample of the surveyed inputs."""
+        """Return the request for a sample of inputs; `room` is for each of eight places."""
         sources, units = surveyed.sources, surveyed.units
         step = max(1, len(units) // _PLACES)
         chosen = units[::step][:_PLACES]

@@ -1,1 +1,1 @@
-"""Committing: from finished units to a published dataset."""
+"""Checks of the output directory, and the shards, splits and provenance of a dataset."""

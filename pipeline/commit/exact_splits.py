@@ -119,7 +119,7 @@ def _marks(placed: PlacedPiece) -> Marks | None:
 
 
 def _chunk_end(docs: npt.NDArray[np.uint64], start: int) -> int:
-    """Return the document behind a chunk that starts at `start`; a chunk has at least one."""
+    """Return the index of the first document behind a chunk that starts at document `start`."""
     last = min(start + _CHUNK_DOCUMENTS, len(docs) - 1)
     limit = docs[start] + np.uint64(_CHUNK_TOKENS)
     fitting = int(np.searchsorted(docs[start : last + 1], limit, "right")) - 1

@@ -113,7 +113,7 @@ def check(out: Path, load: Callable[[Path], F], *, overwrite: bool) -> F | None:
 
 
 def refuse_newer(out: Path, seen: Mark) -> None:
-    """Raise `BusyError` if a dataset was published in `out` since its mark was `seen`."""
+    """Raise `BusyError` if a dataset was published in `out` after the mark `seen` was taken."""
     if mark_of(out)[:-1] not in ((), seen[:-1]):  # a chmod is no publishing
         raise BusyError(
             "another build was published here first", where=str(out),
@@ -122,7 +122,7 @@ def refuse_newer(out: Path, seen: Mark) -> None:
 
 
 def holds(out: Path, recipe_id: str) -> bool:
-    """Return whether the dataset in `out` is the build `recipe_id`."""
+    """Return whether `out` holds a dataset with this `recipe_id`."""
     try:
         return read_header(read(out)).recipe_id == recipe_id
     except DataprepError:
@@ -310,7 +310,7 @@ def require_whole(out: Path) -> None:
 def same_inputs(
     existing: Sequence[InputEntry], sources: Sequence[Source], config: str | None, split: str | None
 ) -> list[InputEntry] | str:
-    """Return the `existing` input entries if `sources` have the same content, else the difference.
+    """Return the `existing` entries if `sources` have the same content, else how they differ.
 
     Order counts, names do not. All inputs are read, up to the first that differs. `config` and
     `split` are the options of Hugging Face datasets.

@@ -186,7 +186,7 @@ class _Shard:
 
 
 def shard_folder(split: str, number: int, shards: int) -> str:
-    """Return the folder of shard `number`: that of the split, or one in it if `shards` are many.
+    """Return the folder of shard `number`: that of the split, or one in it for over 4096 `shards`.
 
     >>> shard_folder("train", 4095, 4096), shard_folder("train", 4095, 4097)
     ('train', 'train/0004')

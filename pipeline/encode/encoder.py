@@ -31,10 +31,11 @@ class TextEncoder:
     def encode(
         self, texts: Sequence[str], batch: int, width: int | None = None
     ) -> npt.NDArray[np.float32]:
-        """Return the vectors of `texts`, float32 [texts, width]; larger numbers become infinite.
+        """Return the vectors of `texts`, float32 [texts, width].
 
-        At most `batch` texts are encoded at once. A `width` of None stands for that of the first
-        vector. Raise `InputError` for a result of another shape or dtype.
+        Numbers that overflow float32 become infinite. At most `batch` texts are encoded at once. A
+        `width` of None stands for that of the first vector. Raise `InputError` for a result of
+        another shape or dtype.
         """
         parts = []
         for start in range(0, len(texts), batch):

@@ -69,7 +69,7 @@ def _encoded(request: Request) -> bytes:
 
 
 def sample_bytes(context: Context) -> int:
-    """Return how much text to look at, at each of eight places."""
+    """Return the bytes of text to sample at each of eight places of the input."""
     return ESTIMATE_SAMPLE_BYTES if context.estimate else SAMPLE_BYTES
 
 
@@ -173,7 +173,7 @@ class TokenKind(TokenBuild[TokenPrepared]):
         return difference(existing, prepared)
 
     def estimate(self, prepared: TokenPrepared, *, details: bool = False) -> TokenEstimate:
-        """Return what the build will take."""
+        """Return the estimate of the build's size and time."""
         return estimate(prepared)
 
 

@@ -1,4 +1,4 @@
-"""The plan of a build of texts: how they are read and encoded."""
+"""Fields of the plan of a build of texts: how these are read and encoded."""
 
 from __future__ import annotations
 

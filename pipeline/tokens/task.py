@@ -120,7 +120,7 @@ class RecordReader(Protocol[B_co]):
 
 
 class SplitSink(Protocol):
-    """TextSink of the documents of one split."""
+    """Sink of the documents of one split."""
 
     special_text: Counter[str]
     unknown: int

@@ -24,7 +24,7 @@ _NO_PROMPT = (
 
 
 def answer_start(messages: list[Message]) -> int:
-    """Return the index of the message behind the last system, developer or user message.
+    """Return the index of the message after the last one of system, developer or user, or 0.
 
     >>> answer_start([{"role": "user"}, {"role": "assistant"}, {"role": "tool"}])
     1

@@ -31,7 +31,7 @@ def table_records(
     source: Source, span: Span, config: str | None, split: str | None, collect: Collector
 ) -> Iterator[ChatBatch]:
     """Yield the records of the rows of `span`; `config` and `split` select a dataset."""
-    limits = BatchLimits(rows=_ROWS, bytes=TEXT_BYTES, for_text=_rows_with)
+    limits = BatchLimits(rows=_ROWS, bytes=TEXT_BYTES, for_text=_rows_at_once)
     with open_table(source, config, split) as table:
         names = table.schema.names
         read_fields = collect.read_fields(names)
@@ -47,7 +47,7 @@ def table_records(
         yield from portions(table, span, table.batches(span, read_fields, limits), convert)
 
 
-def _rows_with(longest: int) -> int:
+def _rows_at_once(longest: int) -> int:
     """Return how many rows to decode together if their longest text has `longest` bytes.
 
     With long texts it is one row, since a row may hold a text many times.

@@ -125,7 +125,7 @@ class Turns:
         return (found, None) if found else self._translated(value, name)
 
     def _renamed(self, value: Any) -> list[Message] | None:
-        """Return the messages of turns with just the other two names of fields, else None."""
+        """Return the messages if all turns have the last names of both fields alone, else None."""
         role, content, roles = self._role[-1], self._content[-1], self._spoken
         try:
             found = [{"role": roles[turn[role]], "content": turn[content]} for turn in value]
@@ -286,7 +286,7 @@ def _content_parts(content: Any, role: str, where: str) -> _Content:
 
 
 def _with_results(message: Message, said: _Content, where: str) -> list[Message]:
-    """Return the tool results of a turn, then `message` unless it is empty."""
+    """Return the tool results of a turn, then `message`; raise `BadLineError` if all is empty."""
     empty = not (message["content"] or said.calls or message.get("reasoning_content"))
     if said.results:
         return said.results if empty else [*said.results, message]

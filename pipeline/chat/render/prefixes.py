@@ -50,8 +50,8 @@ class Prefixes:
         """Return the span of the words of message `index`.
 
         For a message of the assistant, that is what a model generates after the generation prompt;
-        for others, all text that they add. White space after a special token at its end is not
-        part of it.
+        for others, all text that they add. The span ends before white space that follows a special
+        token.
         """
         try:
             start, end = self._span(index, self._before(index))
@@ -146,7 +146,7 @@ class Prefixes:
         return len(before), behind
 
     def _head(self, index: int) -> str | None:
-        """Return the text before a probe answer in place of message `index`; None if it is lost."""
+        """Return the text before a probe answer in place of message `index`, None on failure."""
         probe = {"role": "assistant", "content": _PROBE}
         try:
             after = self._render([*self._messages[:index], probe])

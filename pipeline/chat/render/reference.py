@@ -35,7 +35,7 @@ class Rendered(NamedTuple):
 
 
 class ReferenceRenderer:
-    """Renders conversations one by one; the arguments are those of `trace.renderer.Renderer`."""
+    """Renderer of single conversations; the arguments are those of `trace.renderer.Renderer`."""
 
     def __init__(
         self, template: str, *, train_on: TrainOn, variables: Mapping[str, Any],

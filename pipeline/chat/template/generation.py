@@ -45,7 +45,7 @@ def has_markers(template: nodes.Template) -> bool:
 
 
 def unused(text: str, count: int) -> str:
-    """Return `count` noncharacters that `text` does not hold; raise `ValueError` for lack of them.
+    """Return `count` noncharacters not in `text`; raise `ValueError` if there are too few.
 
     >>> unused("plain text", 2) == chr(0xFDD0) + chr(0xFDD1)
     True

@@ -83,7 +83,7 @@ class Budget:
             _bounded(left.bit_length() + right.bit_length(), _MAX_POWER_BITS)
 
     def format(self, text: str, values: Any, places: int) -> None:
-        """Count the result of a format `text` with `places` for `values`."""
+        """Count the result of formatting `text`, which has so many `places`, with `values`."""
         if _WIDE.search(text) or _NESTED.search(text):
             raise LimitError(f"a format asks for a width over {_MAX_WIDTH:,}, or one from data")
         self.make(len(text) + places * (size_of(values) + _MAX_WIDTH if places else 0))

@@ -59,7 +59,7 @@ class DateMissingError(TemplateError):
 
 
 class ChatGenerator(CodeGenerator):
-    """Code generator that joins texts and makes lists by calls of the environment, which count."""
+    """Code generator whose texts and lists are made by counting methods of the environment."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 (its name)
         """Write the call for the operator `~`."""
@@ -291,7 +291,7 @@ class _Dicts:
         return dict(*args, **kwargs)
 
     def fromkeys(self, *args: Any) -> dict[Any, Any]:
-        """Return `dict.fromkeys`."""
+        """Return the result of `dict.fromkeys`."""
         return dict.fromkeys(*args)
 
 

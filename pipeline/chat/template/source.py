@@ -31,6 +31,7 @@ MAX_TEMPLATE_BYTES = 1 << 20
 _FOLDER = Path(__file__).parent / "builtin"
 _OF_TOKENIZER = "tokenizer"
 _FILES = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
+"""Files with templates, in the order of transformers."""
 _MAX_CONFIG_BYTES = 64 << 20  # of a tokenizer_config.json: it may list all added tokens
 
 Fetch = Callable[[str], Path | None]
@@ -104,7 +105,7 @@ def _tokenizer_template(tokenizer: str | None, name: str) -> Template:
 
 
 def _templates_of(tokenizer: str) -> dict[str, str]:
-    """Return the templates of a tokenizer by name; a .jinja file is preferred (transformers)."""
+    """Return the templates of a tokenizer by name, from the first of `_FILES` that has any."""
     path = existing_path(tokenizer)
     if path is not None:
         folder = path if path.is_dir() else path.parent

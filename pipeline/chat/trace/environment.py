@@ -75,7 +75,7 @@ class TracingEnvironment(ChatEnvironment):
             self.tests[name] = self._guarded_test(name, test)
 
     def printed(self, value: Any) -> Any:
-        """Return the `value` of an expression that is printed; refuse lists with unknown text."""
+        """Return the printed `value` of an expression; refuse a list that holds unknown text."""
         return value if type(value) is SymbolicText else super().printed(value)
 
     def built(self, value: Any) -> Any:
@@ -247,7 +247,7 @@ class TracingEnvironment(ChatEnvironment):
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether `value` neither is unknown text nor a string that holds such."""
+    """Return whether `value` holds no unknown text; lists are not searched."""
     return not isinstance(value, SymbolicText | SymbolicParts | SymbolicObject) and not (
         isinstance(value, str) and is_symbolic(value)
     )

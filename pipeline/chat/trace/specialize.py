@@ -207,7 +207,7 @@ class Specializations:
     ) -> list[tuple[Specialization, list[int]]]:
         """Return the specializations for `rows` of one structure, each with its row numbers.
 
-        Derived texts are appended to the rows; those without a specialization are left out.
+        Derived texts are appended to the rows. Rows without a specialization are left out.
         """
         entries = self._entries.get(structure, ())
         if len(entries) == 1 and not entries[0].steps:
@@ -222,7 +222,7 @@ class Specializations:
         return list(groups.values())
 
     def has_room(self, structure: Hashable) -> bool:
-        """Return whether `structure` was passed before and may have another entry."""
+        """Return whether `structure` was passed here before and may have another entry."""
         entries = self._entries.get(structure)
         if entries is not None:
             return len(entries) < _MAX_VARIANTS
