@@ -36,16 +36,9 @@ from ..read.sources import Source
 __all__ = [
     "Finished",
     "check",
-    "error_of_newer",
     "holds",
-    "is_ours",
-    "listed_files",
-    "occupied",
     "refuse_different",
-    "refuse_inside_dataset",
     "refuse_newer",
-    "refuse_newer_version",
-    "refuse_removed",
     "require_whole",
     "resolve",
     "same_inputs",
@@ -99,15 +92,15 @@ def check(out: Path, load: Callable[[Path], F], *, overwrite: bool) -> F | None:
     `out` holds anything else, and `StorageError` if it cannot be written to. With `overwrite` a
     dataset is replaced, unless its directory also holds files that dataprep did not write.
     """
-    refuse_inside_dataset(out)
+    _refuse_inside_dataset(out)
     with storage_errors(out):
         entries = os.listdir(out) if out.is_dir() else []  # noqa: PTH208
         if (out.exists() or out.is_symlink()) and not out.is_dir():
-            raise occupied(out, "is a file")
-    if CONFIG_NAME in entries and is_ours(out):
+            raise _occupied(out, "is a file")
+    if CONFIG_NAME in entries and _has_our_config(out):
         return _finished(out, load, overwrite=overwrite)
     if entries:
-        raise occupied(out, f"holds something that is not a dataset ({sorted(entries)[0]!r}, ...)")
+        raise _occupied(out, f"holds something that is not a dataset ({sorted(entries)[0]!r}, ...)")
     _require_writable(out)
     return None
 
@@ -131,17 +124,17 @@ def holds(out: Path, recipe_id: str) -> bool:
 
 def _finished(out: Path, load: Callable[[Path], F], *, overwrite: bool) -> F | None:
     if overwrite:
-        refuse_newer_version(out)
+        _refuse_newer_version(out)
     unknown = _unknown_files(out)
     if unknown and overwrite:
-        raise occupied(out, f"also holds files that dataprep did not make ({unknown[0]!r})")
+        raise _occupied(out, f"also holds files that dataprep did not make ({unknown[0]!r})")
     try:
         existing = load(out)
     except DataprepError as error:
         if overwrite and error.code in ("E_MANIFEST", "E_KIND"):
             return None
         if error.code == "E_KIND":
-            if (newer := error_of_newer(out)) is not None:
+            if (newer := _error_of_newer(out)) is not None:
                 raise newer from None
             raise UsageError(
                 "holds a dataset of another kind", where=str(out), code="E_EXISTS",
@@ -150,16 +143,16 @@ def _finished(out: Path, load: Callable[[Path], F], *, overwrite: bool) -> F | N
         raise
     if existing.records.removed and overwrite:
         return None
-    refuse_removed(out, existing)
+    _refuse_removed(out, existing)
     return existing
 
 
-def refuse_newer_version(out: Path) -> None:
+def _refuse_newer_version(out: Path) -> None:
     """Raise `UsageError` if a newer version of dataprep made the dataset in `out`.
 
     This version cannot know which files it has, so --overwrite does not replace it.
     """
-    newer = error_of_newer(out)
+    newer = _error_of_newer(out)
     if newer is not None or _is_newer(out):
         why = f" ({newer.problem})" if newer is not None else ", though its config.json is damaged"
         raise UsageError(
@@ -169,7 +162,7 @@ def refuse_newer_version(out: Path) -> None:
         )  # fmt: skip
 
 
-def error_of_newer(out: Path) -> DataprepError | None:
+def _error_of_newer(out: Path) -> DataprepError | None:
     """Return the E_VERSION error of a dataset that a newer dataprep made, None for any other."""
     for load in (token_manifest.load, array_manifest.load):
         try:
@@ -187,13 +180,13 @@ def _is_newer(out: Path) -> bool:
         return False
 
 
-def refuse_removed(out: Path, existing: Finished) -> None:
+def _refuse_removed(out: Path, existing: Finished) -> None:
     """Raise `UsageError` if records were removed from the dataset in `out` since it was built."""
     removed = existing.records.removed
     refuse_different(out, f"without {removed} of its records" if removed else None)
 
 
-def is_ours(out: Path) -> bool:
+def _has_our_config(out: Path) -> bool:
     """Return whether config.json begins as dataprep writes it, even if the rest is damaged."""
     path = out / CONFIG_NAME
     if not path.is_file():
@@ -202,7 +195,7 @@ def is_ours(out: Path) -> bool:
         return _MARK.match(stream.read(_HEAD_BYTES)) is not None
 
 
-def listed_files(data: bytes) -> set[str] | None:
+def _listed_files(data: bytes) -> set[str] | None:
     """Return the file names that the config.json `data` lists; None if it is not valid."""
     try:
         return {entry.name for entry in _FILES.decode(data).files}
@@ -219,7 +212,7 @@ def _unknown_files(out: Path) -> list[str]:
     try:
         data = read(out)
         read_header(data)
-        listed = listed_files(data)
+        listed = _listed_files(data)
     except DataprepError:
         listed = None
     names = []
@@ -244,10 +237,10 @@ def _raise_walk_error(error: OSError) -> None:
             raise error
 
 
-def refuse_inside_dataset(out: Path) -> None:
+def _refuse_inside_dataset(out: Path) -> None:
     """Raise `UsageError` if `out` lies inside a dataset."""
     for parent in out.absolute().parents:
-        if is_ours(parent):
+        if _has_our_config(parent):
             raise UsageError(
                 f"lies inside the dataset {parent}", where=str(out), code="E_OUT",
                 remedy="Choose another --out: a dataset holds nothing but its own files.",
@@ -264,7 +257,7 @@ def _require_writable(out: Path) -> None:
         )
     parent = next((path for path in out.absolute().parents if path.exists()), Path("/"))
     if not parent.is_dir():
-        raise occupied(parent, "is a file")
+        raise _occupied(parent, "is a file")
     if not os.access(parent, os.W_OK | os.X_OK) or _read_only(parent):
         raise StorageError(
             "cannot be written to",
@@ -278,7 +271,7 @@ def _read_only(path: Path) -> bool:
     return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
-def occupied(out: Path, what: str) -> UsageError:
+def _occupied(out: Path, what: str) -> UsageError:
     """Return the error for an `out` that no build may replace; `what` says what it is or holds."""
     return UsageError(
         what, where=str(out), code="E_EXISTS", remedy="Choose another --out; nothing was touched."

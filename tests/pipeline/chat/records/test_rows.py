@@ -140,7 +140,7 @@ def test_long_texts_in_dictionaries(tmp_path: Path) -> None:
         group = file.metadata.row_group(0)
         chunks = [group.column(number) for number in range(group.num_columns)]
         assert longest_text(source, file.metadata, 0, chunks) == 50_000
-    assert rows._rows_with(50_000) == 1
+    assert rows._rows_at_once(50_000) == 1
     batches = read(source, 0, 1)
     assert len(records_of(batches)) == 60
     assert max(sum(batch.sizes) for batch in batches) <= 8 << 20
