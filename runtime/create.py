@@ -165,7 +165,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
 
 
 def _unknown_argument(name: str) -> TypeError:
-    """Return the error for an argument that `create_loader` lacks, with the specs that have it."""
+    """Return the error for an unknown argument `name`, with the specs that have such an option."""
     option = _NAMES_IN_SPECS.get(name, name)
     given = {f"rows={spec.__name__}": spec for spec in get_args(RowSpec)}
     given |= {"dataset_dir=Mixture": Mixture}

@@ -30,10 +30,11 @@ PADDING = -(1 << 63)
 
 
 def sample_numbers(indices: Any, samples: int) -> Ints:
-    """Return `indices`, which number k samples of a dataset of `samples`, as int64 [k].
+    """Return `indices`, the numbers of k samples, as an int64 array [k].
 
     Raises `UsageError` unless they are whole numbers, and `IndexError` for one that int64 cannot
-    hold. Does not check that the dataset has such samples; see `check_samples`.
+    hold; the errors say that there are `samples` samples. Other numbers are not checked; see
+    `check_samples`.
 
     >>> sample_numbers((3, np.uint8(0)), 4)
     array([3, 0])

@@ -87,7 +87,7 @@ def read_negatives(given: Given, tables: PairTables) -> Negatives:
 
 
 def check_negatives(found: Negatives, tables: PairTables) -> None:
-    """Raise `InputError` for the first of `found` that cannot be served with the pairs of `tables`.
+    """Raise `InputError` unless all of `found` can be served with the pairs of `tables`.
 
     Costs a sort of all pairs and a bisection for each negative: seconds for millions.
     """

@@ -103,7 +103,7 @@ def statistics_of(tables: PairTables, pairs: Ints, tiers: Column | None = None) 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryReport:
-    """Bytes of one process."""
+    """Memory that a dataset of pairs takes in this process, in bytes."""
 
     files: int
     """Size of the files that batches are gathered from: address space, not memory."""

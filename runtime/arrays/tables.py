@@ -59,7 +59,7 @@ def device_of(device: str | torch.device | None) -> torch.device:
 
 
 class Column(Protocol):
-    """Some numbers for every pair."""
+    """An array with numbers for every pair."""
 
     def take(self, rows: Ints) -> npt.NDArray[Any]:
         """Return the numbers of the pairs `rows` [k]: an owned array [k, ...]."""
@@ -69,8 +69,8 @@ class Column(Protocol):
 class PairTables:
     """The arrays that batches of pairs are gathered from. Thread-safe; not pickled with datasets.
 
-    Rows that are asked for must exist. A number that no build writes raises `IntegrityError`, in an
-    array held in memory when it is read.
+    Rows that are asked for must exist. A number that no build writes raises `IntegrityError`: when
+    it is gathered, or for an array held in memory when that is read.
     """
 
     def __init__(self, data: ArrayData, *, preload: bool, device: torch.device) -> None:
@@ -199,7 +199,7 @@ class PairTables:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the arrays in memory, in that of the device or the host."""
+        """Bytes of the arrays held in memory, on the device or the host."""
         vectors = sum(table.nbytes for table in self._vectors.values())
         return vectors + sum(table.nbytes for table in self._numbers.values())
 
@@ -215,7 +215,7 @@ class PairTables:
 
 
 def _of_variants(variants: Ints) -> Iterator[tuple[str, Ints]]:
-    """Yield the array of each variant in `variants` but zero, and the indices where it occurs."""
+    """Yield, for each variant in `variants` but zero, the name of its array and where it occurs."""
     for variant, name in enumerate(VARIANT_ARRAYS):
         if name is not None:
             rows = (variants == variant).nonzero()[0]

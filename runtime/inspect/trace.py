@@ -233,7 +233,7 @@ def _located(
 
 
 def _token_base(dataset: Spanned) -> Ints:
-    """Return the first token of each split, as `spans` numbers them."""
+    """Return the number of the first token of each split in the numbers of `spans`."""
     return np.cumsum([0, *(split.tokens for split in splits_of(dataset)[:-1])], dtype=np.int64)
 
 

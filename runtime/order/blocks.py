@@ -237,7 +237,7 @@ class _Plan(NamedTuple):
         return blocks + self.blocks * (blocks < 0)
 
     def places_of(self, blocks: Positions) -> tuple[Positions, Positions]:
-        """Return the window of each block, and its place: the inverse of `blocks_at`."""
+        """Return the window and the place of each of `blocks`: the inverse of `blocks_at`."""
         numbers = blocks + self.offset
         numbers = numbers - self.blocks * (numbers >= self.blocks)
         strata = numbers // self.windows

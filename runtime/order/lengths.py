@@ -30,7 +30,7 @@ _HASH_LIMIT = 1 << 26  # lengths; of more, a state has only the number
 
 
 class Lengths(Protocol):
-    """The length of each sample."""
+    """Lengths in tokens of the samples of a dataset."""
 
     def __len__(self) -> int: ...
 

@@ -50,7 +50,7 @@ class PhasedOrder(Order, Protocol):
 
     @property
     def sources(self) -> tuple[PhasedSource, ...]:
-        """Return the sources in order."""
+        """Return the sources, in the order of their numbers."""
         ...
 
     @property

@@ -94,7 +94,7 @@ class _Memory(np.ndarray[Any, Any]):
 
 
 class _Lent(weakref.ref[Array]):
-    """Weak reference to an array in use, with its memory and the list of free buffers for that."""
+    """Weak reference to an array in use, with its memory and the free list of its size."""
 
     __slots__ = ("free", "memory")
 

@@ -46,7 +46,7 @@ class KeptDocuments:
         return samples + self.before.searchsorted(samples, "right")
 
     def samples(self, documents: Ints) -> Ints:
-        """Return the samples that `documents` (increasing) are, but for those left out.
+        """Return the sample of each of `documents` (increasing) that is not left out.
 
         >>> KeptDocuments(count=4, before=np.array([0, 0, 2])).samples(np.arange(7)).tolist()
         [0, 1, 2, 3]

@@ -81,7 +81,7 @@ class PackingOptions:
 class PackingReport:
     """Counts of the documents and tokens in a plan, and of those that it leaves out.
 
-    `documents` = those in rows + `empty_documents` (no tokens) + `dropped_documents`.
+    `documents` counts all: those in rows, the `empty_documents` (no tokens), `dropped_documents`.
     """
 
     seq_len: int
@@ -258,7 +258,7 @@ class Packer:
 
 
 def _divide(pieces: Ints, first: int, chunk: int) -> Iterator[Ints]:
-    """Yield the first `first` of `pieces`, then the others, `chunk` at a time."""
+    """Yield `pieces` in parts: one of `first` pieces, then parts of `chunk` pieces."""
     at = 0
     while at < len(pieces):
         yield pieces[at : at + first]
@@ -336,7 +336,10 @@ def _best_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
 
 
 def _share(rows: Ints, times: npt.NDArray[Any], count: int) -> tuple[Ints, Ints]:
-    """Return the first of `rows` that take `count` pieces, at most `times` each, and how many."""
+    """Return the first of `rows` that take `count` pieces, and the pieces that each takes.
+
+    A row takes at most `times` pieces.
+    """
     ends = np.cumsum(times, dtype=np.int64)
     used = min(int(np.searchsorted(ends, count)) + 1, len(rows))
     times = times[:used].astype(np.int64)

@@ -349,7 +349,7 @@ def _side(prefix: str, batch: Batch) -> Batch:
 
 
 def _answer_too_long(document: int, tokens: int, prompt: int, max_length: int) -> InputError:
-    """Return the error of a record that is over the limit even without its prompt."""
+    """Return the error for a record that is over the limit even without its prompts."""
     return InputError(
         f"has {tokens:,} tokens, {prompt:,} of them before the answer: cutting the prompt does not "
         f"bring its record to {max_length:,}", where=f"document {document}", code="E_OVERLONG",
