@@ -23,6 +23,8 @@ import dataprep
 Rows = Mapping[str, Any]
 FIELDS = ("position_ids", "doc_ids", "cu_seqlens")
 LABELS = ("shifted", "unshifted", None)
+OLDER = {"algorithm": "pack", "padding_side": "padding", "multiple": "pad_to_multiple"}
+"""Arguments of datasets, and their names in an older checkout."""
 
 
 def case(title: str, *words: Any, **options: Any) -> Case:
@@ -291,8 +293,9 @@ def stocks(at: Path) -> Iterator[Case]:
         arrays = kind in ("EmbeddingDataset", "PairDataset")
         opened = (dataprep.open_arrays if arrays else dataprep.open_dataset)(str(at / data))
         known = inspect.signature(name(kind)).parameters
-        if "algorithm" in options and "algorithm" not in known:
-            options["pack"] = options.pop("algorithm")
+        for now, before in OLDER.items():
+            if now in options and now not in known:
+                options[before] = options.pop(now)
         rows = name(kind)(opened.split("train"), **options)
         if kind == "WindowDataset" and workers:
             rows = name("TransformedDataset")(rows, noise, seed=3)
@@ -305,9 +308,9 @@ def stocks(at: Path) -> Iterator[Case]:
         ("packed", ("PackedDataset", "docs_2"), {"seq_len": 128, "algorithm": "best-fit"}),
         ("documents", ("DocumentDataset", "c_qwen_1"), {"position_ids": True}),
         ("documents left", ("DocumentDataset", "docs_2"), {
-            "max_length": 90, "truncate": "left", "padding": "left", "pad_to_multiple": 16}),
+            "max_length": 90, "truncate": "left", "padding_side": "left", "multiple": 16}),
         ("pairs", ("PreferenceDataset", "c_pairs"), {"equal_widths": True}),
-        ("groups", ("PreferenceDataset", "c_groups"), {"pad_to_multiple": 8}),
+        ("groups", ("PreferenceDataset", "c_groups"), {"multiple": 8}),
         ("embeddings", ("EmbeddingDataset", "v_int8"), {}),
         ("vectors", ("PairDataset", "p_topic_1"), {"seed": 3}),
     ):  # fmt: skip

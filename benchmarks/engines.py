@@ -177,7 +177,7 @@ def table(outcomes: list[dict[str, Any]]) -> str:
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for o in outcomes:
-        spelled = f" ({o['spelled_special']} spell a control token)" if o["spelled_special"] else ""
+        spelled = f" ({o['spelled_special']} spell a special token)" if o["spelled_special"] else ""
         rows.append(
             f"| {o['tokenizer']} | {o['engine']} | {o['documents']:,} | {o['tokens']:,} "
             f"| {o['different']}{spelled} | {o['reference_documents']:,} "

@@ -99,7 +99,7 @@ def array_lines(manifest: ArrayManifest) -> list[str]:
 def profile_lines(report: BuildReport[Any]) -> list[str]:
     """Return lines of seconds: of the phases of a build, and of its workers by stage.
 
-    A build without units has no phases.
+    A build without units has no phases, and one that was reused has neither.
     """
     from dataprep.pipeline.progress import STAGES
 
@@ -111,7 +111,7 @@ def profile_lines(report: BuildReport[Any]) -> list[str]:
         if name in profile.stages
     ]
     if not report.units:
-        return ["where the time went", *stages]
+        return ["where the time went", *stages] if stages else []
     workers = count_text(report.workers, "worker")
     return [
         "where the time went",

@@ -6,23 +6,22 @@ hides it. Worker processes pay off for samples that are computed in Python, or b
 hold the GIL: image decoding, augmentation, tokenizing on the fly.
 
 The counts follow PyTorch's tuning guide (about as many workers as processors), with one processor
-left for the trainer; `measured_workers` computes a number from measurements instead.
+left for the trainer.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
 
-from dataprep.formats.errors import UsageError, require
+from dataprep.formats.errors import require
 
-__all__ = ["Advice", "Work", "measured_workers", "processors", "suggest_workers"]
+__all__ = ["Advice", "Work", "processors", "suggest_workers"]
 
 Work = Literal["light", "heavy"]
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -91,34 +90,6 @@ def suggest_workers(
     workers = min(_MOST, max(0, cpus // processes - 1))
     reason = f"{cpus} processors for {processes} training processes, one of each for the trainer"
     return Advice(workers=workers, reason=reason)
-
-
-def measured_workers(batch_s: float, step_s: float, *, cpus: int | None = None) -> Advice:
-    """Return the smallest number of workers that make batches as fast as a trainer takes them.
-
-    `batch_s` is the time in seconds to make one batch in one process (as `profile_collator` and
-    `profile_loader` measure it), `step_s` that of a training step. The number is their quotient and
-    one more, as batches differ in cost, but at most the number of processors less one; warns if
-    that is too few.
-
-    >>> measured_workers(0.040, 0.010, cpus=8).workers
-    5
-    >>> measured_workers(0.001, 0.010).workers
-    0
-    """
-    require(batch_s >= 0 and math.isfinite(batch_s), "batch_s", f"must be seconds, got {batch_s}")
-    if not (step_s > 0 and math.isfinite(step_s)):
-        raise UsageError(f"must be seconds above 0, got {step_s}", where="step_s")
-    if batch_s <= step_s / 2:
-        return Advice(workers=0, reason=f"a thread hides {batch_s:.3g} s in a step of {step_s:.3g}")
-    wanted = math.ceil(batch_s / step_s) + 1
-    room = max(0, (processors() if cpus is None else cpus) - 1)
-    if wanted > room:
-        warnings.warn(
-            f"{wanted} workers would keep up with steps of {step_s:.3g} s, there are processors "
-            f"for {room}: make samples cheaper, or ahead of time", stacklevel=2,
-        )  # fmt: skip
-    return Advice(workers=min(wanted, room), reason=f"{batch_s:.3g} s a batch, {step_s:.3g} a step")
 
 
 def _accelerators() -> int:

@@ -143,6 +143,8 @@ def test_pairs_are_built(vectors: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "    negatives" in said
     assert "  steps      read " in said
     assert "hard_negatives" in said
+    assert main.run([*line, "--out", str(tmp_path / "o"), "--profile"]) == 0
+    assert "where the time went" not in capsys.readouterr().out  # it was reused
     assert main.run([*line, "--out", str(tmp_path / "p"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert next(iter(found["steps"])) == "read"

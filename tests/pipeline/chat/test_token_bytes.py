@@ -166,7 +166,7 @@ def test_sizes_of_other_tokenizers_are_not(name: str) -> None:
 @needs_shared_data
 @pytest.mark.parametrize("name", ["qwen2_5", "gpt2", "mistral_v3", None])
 def test_text_of_messages_stays_text(name: str | None) -> None:
-    """A control token spelled in a literal span gives none; elsewhere the template's own stand."""
+    """A special token spelled in a literal span gives none; elsewhere the template's own stand."""
     ours, _, special = encoder_of(name)
     token = next(iter(special))
     text = f"{token}user says {token} loudly{token}"
@@ -196,7 +196,7 @@ def test_pieces_between_control_tokens_are_encoded_alone() -> None:
 
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_literal_text_of_any_document_of_a_batch(at: int) -> None:
-    """Wherever the document with literal text stands: it gives no control token, others do."""
+    """Wherever the document with literal text stands: it gives no special token, others do."""
     ours, _, special = encoder_of(None)
     token, documents = "<|im_start|>", MarkedTexts()
     for number in range(3):

@@ -1,4 +1,4 @@
-"""Nine real tokenizers: each has its engine; control tokens are found, kept out, and counted.
+"""Nine real tokenizers: each has its engine; special tokens are found, kept out, and counted.
 
 The tests of one tokenizer run one after the other, and share what was loaded of it.
 """

@@ -119,7 +119,7 @@ def test_trained_models_give_the_ids_of_sentencepiece(name: str, tmp_path: Path)
 
 
 def test_user_defined_pieces_stay_tokens_in_literal_text() -> None:
-    """They are part of the text's alphabet, not control tokens."""
+    """They are part of the text's alphabet, not special tokens."""
     model = parse_model(train_sentencepiece(**MODELS["unigram-user"]), "m")
     config = json.loads(model_to_json(model, "m"))
     number = next(token["id"] for token in config["added_tokens"] if token["content"] == "<sep>")

@@ -1,4 +1,4 @@
-"""Special text: spelled control tokens are counted, and proved to have stayed text."""
+"""Special text: spelled special tokens are counted, and proved to have stayed text."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_conversion_equals_tiktoken_on_ranks_made_to_be_ambiguous(name: str) -> 
 
 
 def test_a_rank_file_keeps_its_gaps(tmp_path: Path) -> None:
-    """p50k_base leaves 50256 free for its control token; ids are ranks, not line numbers."""
+    """p50k_base leaves 50256 free for its special token; ids are ranks, not line numbers."""
     ranks = {**small_ranks(3), b"zz": 50_280}
     lines = [base64.b64encode(token) + b" %d" % rank for token, rank in ranks.items()]
     path = tmp_path / "p50k_base.tiktoken"

@@ -33,7 +33,7 @@ def own_texts() -> Iterator[str]:
 
 
 def test_training_writes_a_tokenizer_that_both_engines_run(tmp_path: Path) -> None:
-    """Exactly the size asked for, control tokens last, lossless, equal in both engines."""
+    """Exactly the size asked for, special tokens last, lossless, equal in both engines."""
     out = tmp_path / "mine.json"
     report = train_tokenizer(own_texts(), vocab_size=1000, out=out)
     data = resolve_tokenizer(str(out)).json

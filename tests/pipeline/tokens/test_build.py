@@ -207,7 +207,7 @@ def test_bos_and_eos(
 
 
 def test_literal_special_text(tmp_path: Path) -> None:
-    """Text that spells a control token stays text unless parsing is asked for; it is counted."""
+    """Text that spells a special token stays text unless parsing is asked for; it is counted."""
     source = tmp_path / "in.jsonl"
     text = "before<|endoftext|>after <|endoftext|>"
     source.write_text(json.dumps({"text": text}) + "\n")

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from dataprep.formats.errors import UsageError
-from dataprep.runtime.loader import worker_count as workers_advice
+from dataprep.runtime.loader import worker_count
 from dataprep.runtime.loader.worker_count import (
     Advice,
-    measured_workers,
     processors,
     suggest_workers,
 )
@@ -38,21 +37,13 @@ def test_processes_without_accelerators_share_too() -> None:
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="affinity is Linux's")
 def test_affinity_and_quota_are_honoured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Item 53: a container's share counts, not the machine."""
-    monkeypatch.setattr(workers_advice, "_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(worker_count, "_QUOTA", tmp_path / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert processors() == 8
     (tmp_path / "cpu.max").write_text("250000 100000\n")
     assert processors() == 3
     (tmp_path / "cpu.max").write_text("max 100000\n")
     assert processors() == 8
-
-
-def test_measured_advice_keeps_up_with_the_step() -> None:
-    """Item 53: none where a thread hides the work, else enough, and a warning where too few fit."""
-    assert measured_workers(0.004, 0.010, cpus=4).workers == 0
-    assert measured_workers(0.021, 0.010, cpus=8).workers == 4
-    with pytest.warns(UserWarning, match=r"11 workers would keep up.* for 3"):
-        assert measured_workers(1.0, 0.1, cpus=4).workers == 3
 
 
 def test_mistakes_are_named() -> None:
@@ -62,8 +53,6 @@ def test_mistakes_are_named() -> None:
         ("cpus", lambda: suggest_workers(cpus=0)),
         ("accelerators", lambda: suggest_workers(accelerators=-1)),
         ("processes", lambda: suggest_workers(processes=0)),
-        ("batch_s", lambda: measured_workers(-1, 1)),
-        ("step_s", lambda: measured_workers(1, 0)),
     ]
     for where, call in calls:
         with pytest.raises(UsageError) as caught:
