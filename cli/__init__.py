@@ -1,1 +1,1 @@
-"""Command line: argument handling and output, nothing else."""
+"""The command line: it parses arguments and prints results, and does nothing else."""

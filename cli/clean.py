@@ -1,4 +1,4 @@
-"""The command `dataprep clean`, which removes killed builds that will not be resumed."""
+"""The command `dataprep clean`, which removes the remains of killed builds."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def command(*, out: Path, dry_run: bool, as_json: bool, quiet: bool) -> None:
     """Remove unfinished builds that no process works on.
 
     OUT is the --out of the builds; it need not exist. A build that was killed leaves the directory
-    .OUT.building-KEY beside OUT, and the same command resumes it: afterwards that one begins anew.
-    What another process or host may be at work on is kept, with the reason. The dataset in OUT is
-    not touched.
+    .OUT.building-KEY beside OUT. The same build command would resume from it; once it is removed,
+    the build starts from the beginning. Directories in which another process or host may be working
+    are not removed, and the reason is printed. The dataset in OUT is not touched.
     """
     from dataprep.pipeline.staging.clean import clean
 

@@ -1,4 +1,4 @@
-"""Click classes of the commands: sections of help, common options, usage errors."""
+"""Click classes for the commands: help in sections, common options, usage errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ __all__ = [
 
 
 class _LocalPath(click.Path):
-    """Type of a path that click does not check, as an unreadable file is no usage error."""
+    """Path type whose existence and permissions click does not check.
+
+    The command itself reports an unreadable file, because that is not a usage error.
+    """
 
     def convert(
         self,
@@ -36,7 +39,7 @@ class _LocalPath(click.Path):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> Any:
-        """Return the path; raise `UsageError` for a URL, of which `Path` would drop a slash."""
+        """Return the path. Raise `UsageError` for a URL, in which `Path` would drop a slash."""
         local_path(value)
         return super().convert(value, param, ctx)
 
@@ -54,7 +57,10 @@ _SETTINGS: Mapping[str, Any] = {
 
 
 class SectionedCommand(click.Command):
-    """Command whose help shows options in sections: title by name of option, else "Options"."""
+    """Command whose help shows its options in sections.
+
+    The attribute `sections` maps names of options to titles. Other options are shown in "Options".
+    """
 
     def __init__(self, *, sections: Mapping[str, str] | None = None, **settings: Any) -> None:
         settings["context_settings"] = {**_SETTINGS, **(settings.get("context_settings") or {})}
@@ -62,7 +68,7 @@ class SectionedCommand(click.Command):
         self.sections = sections or {}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help of the options, section by section."""
+        """Write the help of the options to `formatter`, section by section."""
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in self.sections.values()}
         groups["Options"] = []
         for parameter in self.get_params(ctx):
@@ -75,10 +81,13 @@ class SectionedCommand(click.Command):
 
 
 class InputCommand(SectionedCommand):
-    """Command that takes inputs as options; its error for a bare name shows the option."""
+    """Command that takes its inputs as options.
+
+    If an input is given without --input, the error says how to write it.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse `args`; raises `UsageError` for names without an option."""
+        """Parse `args`. Raise `UsageError` if they have names without an option."""
         if not ctx.resilient_parsing:
             options, names, _ = self.make_parser(ctx).parse_args(list(args))
             if names:
@@ -87,7 +96,11 @@ class InputCommand(SectionedCommand):
 
 
 def _bare_names_error(names: Sequence[str], ctx: click.Context, *, shell_made: bool) -> UsageError:
-    """Return the error for names without option; `shell_made`: from an unquoted pattern."""
+    """Return the error for `names` that were given without an option.
+
+    If `shell_made` is true, the shell has probably made them from an unquoted pattern, and the
+    advice is to quote the pattern.
+    """
     if not shell_made:
         remedy = f"See `{ctx.command_path} --help`."
         return UsageError("give it with --input", where=names[0], remedy=remedy)
@@ -100,12 +113,15 @@ def _bare_names_error(names: Sequence[str], ctx: click.Context, *, shell_made: b
 
 
 class SuggestingGroup(click.Group):
-    """Group of commands that suggests the nearest name for a mistyped one."""
+    """Group of commands that suggests the most similar command for a mistyped name."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that `args` names; raises `UsageError` if there is none."""
+        """Return name, command and remaining arguments for the command that `args` names.
+
+        Raise `UsageError` if there is no such command.
+        """
         name = args[0]
         is_option = not name[:1].isalnum()
         if ctx.resilient_parsing or is_option or self.get_command(ctx, name) is not None:
@@ -119,7 +135,10 @@ class SuggestingGroup(click.Group):
 
 @contextmanager
 def naming_options(*arguments: str) -> Iterator[None]:
-    """Make errors name options instead of `arguments`: --vocab-size instead of vocab_size."""
+    """Return a context in which errors name options instead of `arguments`.
+
+    For example, vocab_size becomes --vocab-size.
+    """
     try:
         yield
     except DataprepError as error:
@@ -129,7 +148,10 @@ def naming_options(*arguments: str) -> Iterator[None]:
 
 
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --json (`as_json`), --quiet (`quiet`) and --debug, which `failure` handles."""
+    """Return `function` with the options --json (`as_json`), --quiet (`quiet`) and --debug.
+
+    The function does not receive --debug; the module `failure` handles it.
+    """
     for option in reversed(
         (
             click.option(

@@ -1,4 +1,4 @@
-"""The command `dataprep convert`, between datasets, JASPER's directories and single files."""
+"""The command `dataprep convert`, between datasets of dataprep, directories of JASPER and files."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def command(
 
     SOURCE is a directory made by dataprep, a directory of JASPER, or a .safetensors or HDF5 file
     that this command wrote, recognised by its content. OUT must not exist. JASPER's files are
-    checked wholly before anything is written, and no pickle is run. Exits with 7 if what others
-    wrote is faulty, with 3 if what dataprep wrote was changed.
+    checked completely before anything is written, and no pickle is run. Exits with 7 if data from
+    another program is invalid, with 3 if data from dataprep was changed.
     """
     from dataprep.pipeline.interop.convert import convert
 
@@ -82,7 +82,7 @@ def command(
 
 
 def _lines(report: ConvertReport) -> list[str]:
-    """Return the lines of the result, with notes and the next command."""
+    """Return the lines that describe the result, with notes and the next command to run."""
     splits = ", ".join(f"{name} {rows:,}" for name, rows in report.splits.items())
     lines = [
         f"{report.path}: {report.layout} from {report.source_layout} in "

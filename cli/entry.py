@@ -1,8 +1,8 @@
 """Console script, which installs signal handlers and then imports the command.
 
 Importing click takes a tenth of a second, during which Ctrl-C would end in a Python traceback. No
-work has begun by then, so these handlers just print one line and end the process with the usual
-exit code.
+work has begun yet, so these handlers just print one line and end the process with the usual exit
+code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _CODES = {signal.SIGINT: b"E_INTERRUPTED", signal.SIGTERM: b"E_TERMINATED"}
 
 
 def main() -> NoReturn:
-    """Run the command line in ``sys.argv``; a signal that is ignored stays ignored."""
+    """Run the command line in ``sys.argv`` and end the process.
+
+    A signal that the process already ignores is still ignored.
+    """
     for number in _CODES:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)

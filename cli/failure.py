@@ -1,9 +1,9 @@
-"""Failures of commands: one line on standard error and an exit code.
+"""Reports of failed commands: one line on standard error and an exit code.
 
     dataprep: error[E_SIZE] train/tokens-00003.bin: expected 8 bytes, found 6. Rebuild it.
 
-With --json the same fields are also printed as one object on standard output, and with --debug the
-traceback on standard error.
+With --json the same fields are also printed as one object on standard output. With --debug the
+traceback is printed on standard error.
 """
 
 from __future__ import annotations
@@ -34,25 +34,28 @@ _SYSTEM = {
 
 
 class Terminated(BaseException):
-    """Arrival of SIGTERM; like KeyboardInterrupt it is no `Exception`."""
+    """Exception raised when SIGTERM arrives. Like KeyboardInterrupt, it is not an `Exception`."""
 
 
 class Interrupted(DataprepError):  # noqa: N818 -- an end, not an error
-    """End of a command by SIGINT, as from Ctrl-C."""
+    """Error for a command that SIGINT stopped, usually by Ctrl-C."""
 
     exit_code = 130
     default_code = "E_INTERRUPTED"
 
 
 class Stopped(DataprepError):  # noqa: N818 -- an end, not an error
-    """End of a command by SIGTERM, as from a scheduler."""
+    """Error for a command that SIGTERM stopped, usually sent by a scheduler."""
 
     exit_code = 143
     default_code = "E_TERMINATED"
 
 
 def report(error: BaseException, arguments: Sequence[str]) -> int:
-    """Print `error`, as --json and --debug in `arguments` say, and return its exit code."""
+    """Print `error` and return its exit code.
+
+    The options --json and --debug are looked up in `arguments`, the command line.
+    """
     described = describe(error)
     if _asked("--debug", arguments):
         output.message("".join(traceback.format_exception(error)).rstrip())
@@ -64,13 +67,16 @@ def report(error: BaseException, arguments: Sequence[str]) -> int:
 
 
 def _asked(flag: str, arguments: Sequence[str]) -> bool:
-    """Return whether `flag` is in the command line, even in one that cannot be parsed."""
+    """Return whether `flag` is in the command line, before any ``--``.
+
+    The command line need not be valid.
+    """
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return flag in options
 
 
 def describe(error: BaseException) -> DataprepError:
-    """Convert any exception to a `DataprepError`, with exit code, problem and remedy."""
+    """Return `error` as a `DataprepError`, with exit code, problem and advice."""
     if isinstance(error, DataprepError | click.ClickException):
         return error if isinstance(error, DataprepError) else _from_click(error)
     if isinstance(error, KeyboardInterrupt | click.Abort | Terminated):
@@ -94,7 +100,7 @@ def _from_click(error: click.ClickException) -> UsageError:
 
 
 def _argument(error: click.ClickException) -> str | None:
-    """Return the name of the wrong argument, if click knows it."""
+    """Return the name of the wrong argument, or None if click does not know it."""
     if isinstance(error, click.NoSuchOption | click.BadOptionUsage):
         return error.option_name
     parameter = error.param if isinstance(error, click.BadParameter) else None

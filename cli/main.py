@@ -1,7 +1,7 @@
 """The command `dataprep`, which runs a subcommand and ends with its exit code.
 
-A subcommand's module is imported when the subcommand is used, and the heavy libraries when its work
-begins, so ``dataprep --help`` imports click and nothing else.
+The module of a subcommand is imported when the subcommand is used, and the heavy libraries are
+imported when its work begins. So ``dataprep --help`` imports click and nothing else.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ COMMANDS = {
 
 
 class LazyGroup(SuggestingGroup):
-    """Group of commands that lists a command without importing its module."""
+    """Group of commands whose help lists the commands without importing their modules."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands, in the order of `COMMANDS`."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the command `cmd_name`; return None if there is none."""
+        """Import and return the command `cmd_name`, or return None if there is no such command."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = import_module(COMMANDS[cmd_name][0]).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one line for each command, from `COMMANDS`."""
+        """Write one line for each command to `formatter`, from `COMMANDS`."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
@@ -91,7 +91,10 @@ def dataprep(ctx: click.Context) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code; report exceptions instead of raising them."""
+    """Run the command line `arguments` and return its exit code.
+
+    An exception is reported on standard error and not raised.
+    """
     try:
         with dataprep.make_context("dataprep", list(arguments)) as ctx:
             dataprep.invoke(ctx)
@@ -106,7 +109,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _finished(code: int, arguments: Sequence[str]) -> int:
-    """Flush standard output; return `code`, or that of an error, such as a full disk."""
+    """Flush standard output and return the exit code `code`.
+
+    If that fails, for example on a full disk, report the error and return its exit code.
+    """
     try:
         output.finish()
     except output.ReaderGone as end:

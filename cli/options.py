@@ -1,6 +1,6 @@
-"""Command line options made from the fields of a dataclass, so that the two cannot drift apart.
+"""Command line options made from the fields of a dataclass, so that both always agree.
 
-Tables of `OptionHelp` hold the help; name, type, default and choices come from the dataclass.
+Tables of `OptionHelp` hold the help. Name, type, default and choices come from the dataclass.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["OptionHelp", "options_of"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptionHelp:
-    """Help of one field, and how it is shown."""
+    """Help text of the option for one field, and how the help shows the option."""
 
     section: str
     help: str
@@ -30,7 +30,10 @@ class OptionHelp:
 
 
 def options_of(options: type, table: Mapping[str, OptionHelp]) -> list[click.Option]:
-    """Return an option for each field of the dataclass `options` in `table`, in that order."""
+    """Return an option for each field of the dataclass `options` that `table` names.
+
+    The options are in the order of `table`.
+    """
     defaults = {
         field.name: MISSING
         if field.default is MISSING and field.default_factory is MISSING
@@ -61,7 +64,7 @@ def _option(name: str, entry: OptionHelp, default: Any, hint: Any) -> click.Opti
 
 
 def _type_settings(hint: Any, entry: OptionHelp) -> dict[str, Any]:
-    """Return the settings of click for a value annotated with `hint`."""
+    """Return the click settings of an option whose field has the type annotation `hint`."""
     if isinstance(hint, UnionType) or type(None) in get_args(hint):
         parts = [part for part in get_args(hint) if part is not NoneType]
         hint = str if str in parts else parts[0]  # a function cannot stand on a command line

@@ -1,7 +1,7 @@
 """Standard output, which gets results, and standard error, which gets messages.
 
-Every result passes through `result`, which writes all of it or raises: a full disk is an error with
-exit code 4 and not a silent success, and a closed pipe (``| head``) ends the command quietly.
+Every result is written by `result`, which writes all of it or raises. So a full disk is an error
+with exit code 4, and a closed pipe (``| head``) ends the command quietly.
 """
 
 from __future__ import annotations
@@ -43,13 +43,19 @@ _CONTROL = re.compile(
 
 
 class ReaderGone(Exception):  # noqa: N818 -- an end, not an error
-    """Closing of standard output by its reader; the exit code 141 is that of SIGPIPE."""
+    """Exception raised when the reader of standard output has closed it.
+
+    Its exit code is 141, as after SIGPIPE.
+    """
 
     exit_code = 141
 
 
 def prepare() -> None:
-    """Make standard output and error print any text in any locale, also if unbuffered."""
+    """Make standard output and standard error accept any text in any locale.
+
+    Standard output also gets a buffer if it has none.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -57,9 +63,9 @@ def prepare() -> None:
 
 
 def quiet_libraries() -> None:
-    """Discard what libraries write to descriptor 2; `sys.stderr` keeps working.
+    """Discard what libraries write to file descriptor 2, while `sys.stderr` still works.
 
-    Discarded is, for instance, the report of a panic in Rust: its exception says the same.
+    An example is the report of a panic in Rust, which repeats the text of the exception.
     """
     if not isinstance(sys.stderr, TextIOWrapper) or sys.stderr.fileno() != 2:
         return
@@ -73,10 +79,10 @@ def quiet_libraries() -> None:
 
 
 def _buffered(stream: TextIO) -> TextIO:
-    """Return `stream` with a buffer, if it has none, as under PYTHONUNBUFFERED.
+    """Return `stream`, or a buffered stream for the same file if `stream` has no buffer.
 
-    Without a buffer, text is lost if the file accepts only a part of it. This matters for output of
-    click, such as --help; `result` does not depend on it.
+    Under PYTHONUNBUFFERED a stream has no buffer, and text is lost if the file accepts only a part
+    of it. This matters for output of click, such as --help; `result` does not depend on it.
     """
     if not isinstance(stream, TextIOWrapper) or not isinstance(stream.buffer, RawIOBase):
         return stream
@@ -89,12 +95,15 @@ def result(text: str) -> None:
 
 
 def result_json(value: Mapping[str, Any]) -> None:
-    """Write `value` as one JSON object on one line; ASCII, so it survives every locale."""
+    """Write `value` to standard output as one line of JSON.
+
+    The line is ASCII, so it can be printed in every locale.
+    """
     result(json.dumps(value, default=str))
 
 
 def finish() -> None:
-    """Flush standard output; raise the errors that `result` raises."""
+    """Flush standard output. Raise the same errors as `result`."""
     if sys.stdout is not None:
         _write("")
 
@@ -112,7 +121,7 @@ def _write(text: str) -> None:
 
 
 def _write_all(stream: TextIO, text: str) -> None:
-    """Write all of `text` to `stream`, whose file may accept only a part at a time."""
+    """Write all of `text` to `stream`, even if its file accepts only a part at a time."""
     buffer = getattr(stream, "buffer", None)
     if buffer is None:  # no file below it, as with StringIO
         stream.write(text)
@@ -137,7 +146,7 @@ def _unwritable(error: OSError) -> StorageError:
 
 
 def message(text: str) -> None:
-    """Write `text` and a newline to standard error; ignore a standard error that is closed."""
+    """Write `text` and a newline to standard error. Do nothing if standard error is closed."""
     if sys.stderr is None:
         return
     with contextlib.suppress(OSError, ValueError):
@@ -146,7 +155,10 @@ def message(text: str) -> None:
 
 
 def abandon_broken_streams() -> None:
-    """Redirect streams that cannot be flushed to nowhere, so that the exit does not fail too."""
+    """Redirect output streams that cannot be flushed to /dev/null.
+
+    Otherwise Python would try to flush them again at exit, and fail.
+    """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             try:
@@ -177,7 +189,7 @@ def printable(text: str, *, keep: str = "\n\t") -> str:
 
 
 def one_line(text: str) -> str:
-    r"""Return `text` on one line, line ends escaped too.
+    r"""Return `text` on one line, with control characters and line ends escaped.
 
     >>> one_line("two\nlines")
     'two\\nlines'

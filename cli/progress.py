@@ -1,7 +1,7 @@
-"""Progress bars on standard error, if that is a terminal.
+"""Progress bars on standard error, if it is a terminal.
 
-Otherwise, or with --quiet, nothing is drawn and `rich` is not imported: a log needs only the
-closing summary and errors.
+Otherwise, or with --quiet, nothing is shown and `rich` is not imported, because a log needs only
+the summary and errors.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ _STAGES = {"plan": "reading inputs", "tokenize": "tokenizing", "commit": "writin
 def build_progress(
     *, quiet: bool, counts: str = "documents"
 ) -> Iterator[Callable[[Progress], None] | None]:
-    """Yield a function that draws the progress of a build; None without a terminal, or if quiet.
+    """Yield a function that shows the progress of a build, or None if nothing is to be shown.
 
-    `counts` is ``documents`` (and tokens), ``rows``, or ``steps`` (the parts of each step).
+    Nothing is shown if `quiet` is true or standard error is not a terminal. The argument `counts`
+    says what the bar counts: ``documents`` (and tokens), ``rows``, or ``steps`` (the parts of each
+    step).
     """
     if quiet or not output.is_terminal(sys.stderr):
         yield None
@@ -82,7 +84,10 @@ def _step_progress() -> Iterator[Callable[[Progress], None]]:
 
 @contextmanager
 def byte_progress(title: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a function of (bytes done, all bytes) that draws; None if quiet or no terminal."""
+    """Yield a function of (bytes done, bytes in all) that shows a bar, or None.
+
+    It is None if `quiet` is true or standard error is not a terminal.
+    """
     if quiet or not output.is_terminal(sys.stderr):
         yield None
         return

@@ -1,9 +1,10 @@
 """Signal handlers: SIGINT and SIGTERM end the process, even during a long call of a library.
 
 Python runs signal handlers between its own instructions, but one call of a tokenizer or one sync of
-a file may take a minute. A process may be ended at any moment, as builds resume. So the main thread
-has `GRACE_SECONDS` to exit; then another thread prints the same error and ends the process with the
-same exit code. Further signals are ignored: a second Ctrl-C must not interrupt the clean-up.
+a file may take a minute. Builds resume, so their process may be ended at any moment. The main
+thread has `GRACE_SECONDS` to exit; then another thread prints the same error and ends the process
+with the same exit code. Further signals are ignored, so that a second Ctrl-C does not interrupt the
+clean-up.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ _RAISED: dict[int, type[BaseException]] = {
 
 
 class Signals:
-    """Handlers of SIGINT and SIGTERM; the main thread installs them by making an instance.
+    """Handlers of SIGINT and SIGTERM, which the constructor installs.
 
-    A signal that is already ignored stays ignored, such as SIGINT in a background job of a script.
+    Make the instance in the main thread. A signal that is already ignored is still ignored, such as
+    SIGINT in a background job of a script.
     """
 
     def __init__(self) -> None:
@@ -44,7 +46,7 @@ class Signals:
                 signal.signal(number, _stop)
 
     def output_complete(self, code: int) -> None:
-        """Note that all output is written and the process is about to exit with `code`."""
+        """Record that all output is written and that the process is about to exit with `code`."""
         with self._lock:
             self._code = code
 
@@ -65,4 +67,4 @@ def _stop(number: int, frame: object) -> NoReturn:
 
 
 def _ignore(number: int, frame: object) -> None:
-    """Do nothing; with SIG_IGN instead, Python complains of a signal that is already pending."""
+    """Do nothing. With SIG_IGN instead, Python complains about a signal that is already pending."""

@@ -1,4 +1,4 @@
-"""Text of reports and estimates of builds, as pure functions."""
+"""Functions that turn reports and estimates of builds into text."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ def count_text(count: int, noun: str) -> str:
 
 
 def build_lines(report: BuildReport[Any], content: Sequence[str], speed: str = "") -> list[str]:
-    """Return the summary of a build; `content` lines describe the dataset."""
+    """Return the lines that summarize a build.
+
+    The lines `content` describe the dataset, and the phrase `speed` follows the duration.
+    """
     if report.reused:
         return [
             f"{report.path} already holds this build ({report.recipe_id[:12]}): nothing to do "
@@ -82,7 +85,7 @@ def build_lines(report: BuildReport[Any], content: Sequence[str], speed: str = "
 
 
 def array_lines(manifest: ArrayManifest) -> list[str]:
-    """Return the splits and arrays of a dataset, and its rejected records."""
+    """Return the lines about the splits and arrays of a dataset, and about its rejected records."""
     sizes = {entry.name: entry.bytes for entry in manifest.files}
     lines = [f"  {name:10} {split.rows:>12,} rows" for name, split in manifest.splits.items()]
     for name, entry in manifest.arrays.items():
@@ -97,9 +100,9 @@ def array_lines(manifest: ArrayManifest) -> list[str]:
 
 
 def profile_lines(report: BuildReport[Any]) -> list[str]:
-    """Return lines of seconds: of the phases of a build, and of its workers by stage.
+    """Return the lines with the seconds that each phase of a build and each stage in it took.
 
-    A build without units has no phases, and one that was reused has neither.
+    For a build without units only the stages are listed. For a reused build there are no lines.
     """
     from dataprep.pipeline.progress import STAGES
 
@@ -123,7 +126,10 @@ def profile_lines(report: BuildReport[Any]) -> list[str]:
 
 
 def speed_text(report: BuildReport[Manifest]) -> str:
-    """Return the speed of a build of tokens; empty for a small or resumed one."""
+    """Return a phrase with the speed of a token build, or "" if the build was small or resumed.
+
+    The phrase is also "" if the size of the text is unknown.
+    """
     text = _text_bytes(report.manifest)
     if text is None or text < 1_000_000 or report.resumed_units:
         return ""
@@ -132,14 +138,14 @@ def speed_text(report: BuildReport[Manifest]) -> str:
 
 
 def _text_bytes(manifest: Manifest) -> int | None:
-    """Return the bytes of text in all splits; None if that of a split is unknown."""
+    """Return the number of bytes of text in all splits, or None if it is unknown for a split."""
     sizes = [split.text_bytes for split in manifest.splits.values()]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
 
 
 def token_lines(manifest: Manifest) -> list[str]:
-    """Return the splits of a dataset of tokens, its tokenizer and its rejected records."""
+    """Return the lines about the splits, tokenizer and rejected records of a token dataset."""
     tokens = sum(split.tokens for split in manifest.splits.values())
     text = _text_bytes(manifest)
     each = "" if text is None else f", {text / max(tokens, 1):.2f} bytes of text each"
@@ -179,9 +185,10 @@ def token_counts(found: Mapping[str, Any]) -> list[str]:
 
 
 def estimate_lines(found: Mapping[str, Any], counts: Sequence[str]) -> list[str]:
-    """Return the lines of an estimate; `counts` are those about records.
+    """Return the lines that describe an estimate.
 
-    `found` is `Estimate.as_dict()` with the key `fits` added.
+    `found` is `Estimate.as_dict()` with the key `fits` added. The lines `counts` describe the
+    records.
     """
     return [
         f"  inputs     {found['inputs']:,}, {bytes_text(found['input_bytes'])}",

@@ -27,7 +27,7 @@ __all__ = ["command"]
 def _split_at_commas(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> tuple[str, ...] | None:
-    """Return the parts of `value` between commas, stripped; None for None."""
+    """Return the parts of `value` between commas, without surrounding spaces, or None for None."""
     return None if value is None else tuple(part.strip() for part in value.split(","))
 
 
@@ -83,8 +83,8 @@ def train(
 ) -> None:  # fmt: skip
     """Train a byte-level BPE tokenizer on the texts of the inputs.
 
-    Every text can be encoded, and decodes to itself. Reads the first 256 MiB of text, and holds its
-    distinct words in memory.
+    Every text can be encoded, and decodes to itself. Reads the first 256 MiB of text, and holds the
+    distinct words of that text in memory.
     """
     from dataprep.pipeline.plan.texts import iterate_texts
     from dataprep.pipeline.tokenize.train import DEFAULT_SPECIAL_TOKENS, train_tokenizer

@@ -1,4 +1,4 @@
-"""The command `dataprep verify`, with an exit code and one line for each finding."""
+"""The command `dataprep verify`, which prints one line for each finding and sets an exit code."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ def command(
 
 
 def _verify(path: Path, level: Level, expect: str | None, *, quiet: bool) -> VerifyReport:
-    """Check the files, then the installed tokenizer libraries; return the report of both."""
+    """Check the files, then the installed tokenizer libraries, and return one report for both.
+
+    The libraries are checked only for a token dataset without findings, above the level stat.
+    """
     from dataprep.formats.verify.verify import verify
 
     from .progress import byte_progress

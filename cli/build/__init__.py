@@ -1,1 +1,1 @@
-"""`dataprep build`, one command for each kind of dataset."""
+"""The command `dataprep build`, with a module for each kind of dataset."""

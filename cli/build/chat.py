@@ -1,4 +1,7 @@
-"""`dataprep build --kind chat`: conversations and preferences, rendered, masked, tokenized."""
+"""The command `dataprep build --kind chat`, for conversations and preferences.
+
+It has an option for each field of `ChatOptions`.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +104,7 @@ def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **valu
     """Turn conversations or preferences into tokens with a loss mask.
 
     Every record is rendered by the chat template, exactly as apply_chat_template of transformers
-    renders it, and tokenized as a whole. The mask lets through what the assistant says. Records may
+    renders it, and tokenized as a whole. The mask selects what the assistant says. Records may
     be messages, sharegpt, alpaca, prompt and completion, content blocks, tool calls; chosen and
     rejected answers, labels, groups of answers. Nothing is cut or left out without being counted.
     """
@@ -124,7 +127,7 @@ def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **valu
 
 
 def _length_lines(found: ChatEstimate) -> list[str]:
-    """Return the lines of an estimate about lengths, limits and unusable records."""
+    """Return the lines of an estimate about form, lengths, limits and unusable records."""
     lengths = found.lengths
     shares = ", ".join(f"{value:,} ({share} %)" for share, value in lengths.percentiles.items())
     lines = [
@@ -140,7 +143,10 @@ def _length_lines(found: ChatEstimate) -> list[str]:
 
 
 def _limit_lines(lengths: Lengths) -> list[str]:
-    """Return a line for each limit: how many records exceed it, and how many a policy drops."""
+    """Return a line for each limit, with the number of records over it that each policy leaves out.
+
+    If no record is over a limit, return one line that says so.
+    """
     by_limit: dict[int, list[PolicyEffect]] = {}
     for one in lengths.overlong:
         by_limit.setdefault(one.limit, []).append(one)
@@ -157,7 +163,10 @@ def _limit_lines(lengths: Lengths) -> list[str]:
 
 
 def _chat_lines(report: BuildReport[Manifest]) -> Sequence[str]:
-    """Return the lines of the summary about template, mask and length."""
+    """Return the lines of the summary about template, mask and length.
+
+    Return no lines for a reused dataset or one without conversations.
+    """
     chat = report.manifest.chat
     if report.reused or not chat:
         return ()

@@ -1,4 +1,4 @@
-"""The command `dataprep build --kind embeddings`, with an option for each of `EmbeddingOptions`."""
+"""The command `dataprep build --kind embeddings`, with options from `EmbeddingOptions`."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ OPTIONS: dict[str, OptionHelp] = {
 def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **values: Any) -> None:
     """Turn vectors, or texts by an encoder, into a dataset directory of embeddings.
 
-    Any number of arrays, aligned by record: vectors, and the numbers and labels that belong to
-    them. An interrupted build resumes when the same command is run again.
+    A dataset holds any number of arrays with one row for each record: vectors, and the numbers and
+    labels that belong to them. An interrupted build resumes when the same command is run again.
     """
     options = EmbeddingOptions(**values)
     if dry_run:

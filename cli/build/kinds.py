@@ -1,8 +1,8 @@
 """The option --kind of `dataprep build`, which selects one of several commands.
 
 Each kind of dataset has a command with its own options. The value of --kind decides which command
-parses the line, so `--kind pairs --help` shows the options of pairs, and an option of another kind
-is an error like a mistyped one.
+parses the line. So `--kind pairs --help` shows the options for pairs, and an option of another kind
+is reported like a mistyped option.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ KINDS = {
 
 
 class KindCommand(InputCommand):
-    """Command of one kind; a line with another --kind is parsed by the command of that kind."""
+    """Command `dataprep build` for one kind of dataset.
+
+    If the command line names another --kind, the command of that kind parses the line.
+    """
 
     def __init__(self, *, kind: str, **settings: Any) -> None:
         super().__init__(**settings)
@@ -43,7 +46,10 @@ class KindCommand(InputCommand):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """Parse `args` with the command of their --kind; raise `UsageError` if it is unknown."""
+        """Parse `args` with the command for their --kind, and return its context.
+
+        Raise `UsageError` if the kind is unknown.
+        """
         kind = _kind_in(args)
         if kind is None or kind == self.kind:
             return super().make_context(info_name, args, parent, **extra)
@@ -59,7 +65,7 @@ class KindCommand(InputCommand):
 
 
 def _kind_in(args: list[str]) -> str | None:
-    """Return the value of --kind in `args`, the last one if repeated; None without one."""
+    """Return the last value of --kind in `args`, or None if they have no --kind."""
     found = None
     for at, word in enumerate(args):
         if word == "--":
@@ -72,7 +78,10 @@ def _kind_in(args: list[str]) -> str | None:
 
 
 def kind_option(kind: str) -> click.Option:
-    """Return the option --kind for help and completion; `make_context` has parsed it before."""
+    """Return the option --kind, for help and completion only.
+
+    Its value is not used, because `KindCommand.make_context` has read it already.
+    """
     return click.Option(
         ["--kind"], type=click.Choice(list(KINDS)), default=kind, show_default=True,
         expose_value=False, help="What to build; --kind NAME --help shows the options of each.",

@@ -1,4 +1,4 @@
-"""The command `dataprep build --kind pairs`, with one option for each field of `PairOptions`."""
+"""The command `dataprep build --kind pairs`, with an option for each field of `PairOptions`."""
 
 from __future__ import annotations
 
@@ -135,9 +135,9 @@ OPTIONS: dict[str, OptionHelp] = {
 def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **values: Any) -> None:
     """Turn questions and the texts that answer them into a dataset of embedding pairs.
 
-    Merges and cleans the rows, embeds or reads vectors, clusters, finds hard negatives in four
-    tiers, splits by question. Vectors and negatives that are finished are kept when a build is
-    interrupted, and used when the same command is run again.
+    Merges and cleans the rows, embeds the texts or reads vectors, clusters, finds hard negatives in
+    four tiers, splits by question. After an interruption, the same command goes on with the vectors
+    and negatives that are finished.
     """
     options = PairOptions(**values)
     if dry_run:

@@ -1,4 +1,4 @@
-"""Running builds and printing reports and estimates, for commands of all kinds."""
+"""Functions that run a build and print its report or estimate, for the commands of all kinds."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def show_estimate(
     found: dict[str, Any], out: Path, *, counts: Sequence[str], as_json: bool, quiet: bool,
     more: Sequence[str] = (),
 ) -> None:  # fmt: skip
-    """Print the estimate `found`; exit as the build would if it does not fit on the disk.
+    """Print the estimate `found`, and exit with the error code of a full disk if it does not fit.
 
-    `counts` are the lines about records; the lines `more` come before the last line.
+    The lines `counts` describe the records. The lines `more` come before the last line.
     """
     from ..summary import estimate_lines
 
@@ -65,11 +65,12 @@ def run(
     speed: Callable[[BuildReport[Any]], str] = lambda _: "",
     more: Callable[[BuildReport[Any]], Sequence[str]] = lambda _: (),
 ) -> None:
-    """Run the function `build` (``module:name``) on `options`, show progress, print the summary.
+    """Run the function at address `build` (``module:name``), show progress and print the summary.
 
-    `counts` is as in `build_progress`. With `worker`, the address of a kind, worker processes may
-    start early and import it. The functions `content`, `speed` and `more` return parts of the
-    summary: lines about the dataset, a phrase, and lines before the last one.
+    The function is called with `options`. The argument `counts` is that of `build_progress`. The
+    argument `worker` is the address of the kind: if it is given, worker processes may start early
+    and import it. The functions `content`, `speed` and `more` return parts of the summary: lines
+    about the dataset, a phrase about speed, and lines before the last line.
     """
     with _started(options, worker):
         from ..progress import build_progress
@@ -88,7 +89,10 @@ def run(
 
 
 def _started(options: Any, worker: str | None) -> AbstractContextManager[None]:
-    """Return a context in which worker processes start early, if many units are likely."""
+    """Return a context in which worker processes start early if the build is likely to need them.
+
+    The context does nothing if `worker` is None.
+    """
     if worker is None:
         return nullcontext()
     from dataprep.pipeline.execute.launch import ahead
@@ -97,7 +101,10 @@ def _started(options: Any, worker: str | None) -> AbstractContextManager[None]:
 
 
 def _likely_workers(options: BuildOptions | ChatOptions) -> int:
-    """Return how many workers to start early, by the sizes of the inputs; 0 for one unit."""
+    """Return the number of workers to start early, estimated from the sizes of the inputs.
+
+    It is 0 if one unit is likely, or if the output directory already has a dataset to keep.
+    """
     from dataprep.pipeline.execute.launch import likely_units
     from dataprep.pipeline.read.process_limits import available_cores
 

@@ -1,4 +1,4 @@
-"""Help of options that several kinds of build have."""
+"""Help texts of the options that several kinds of build have."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ _SHARED = {
 
 
 def shared(*names: str, section: str | None = None) -> dict[str, OptionHelp]:
-    """Return the help of the options `names`, in this order; in `section`, if one is given.
+    """Return the help of the options `names`, in this order.
+
+    If `section` is given, the help shows these options in that section.
 
     >>> list(shared("workers", "overwrite"))
     ['workers', 'overwrite']

@@ -1,6 +1,6 @@
-"""The command `dataprep build`, with one option for each field of `BuildOptions`.
+"""The command `dataprep build`, with an option for each field of `BuildOptions`.
 
-The table below holds only help; type and default of an option come from the dataclass.
+The table below holds only help. The type and default of an option come from the dataclass.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _command(
     With --kind: conversations, embeddings or pairs; see --kind NAME --help.
 
     Reads JSONL, plain text, Parquet and Hugging Face datasets. The same inputs and options give
-    the same bytes, whatever the number of workers. An interrupted build resumes when the same
+    the same bytes, for any number of workers. An interrupted build resumes when the same
     command is run again; a finished one is recognised and left as it is.
     """
     options = BuildOptions(input=tuple(input), **values)

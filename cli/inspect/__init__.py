@@ -1,1 +1,1 @@
-"""`dataprep inspect`, for each kind of dataset."""
+"""The command `dataprep inspect`, for every kind of dataset."""

@@ -40,7 +40,7 @@ Array = npt.NDArray[Any]
 
 
 def array_facts(data: ArrayData) -> dict[str, Any]:
-    """Return the manifest without its long lists, and the first rows, for --json."""
+    """Return the manifest without its long lists, and facts about the first rows, for --json."""
     manifest = data.manifest
     sizes = {entry.name: entry.bytes for entry in manifest.files}
     head = head_facts(data.path, manifest)
@@ -77,7 +77,11 @@ def _facts(data: ArrayData, array: NamedArray, sizes: dict[str, int]) -> dict[st
 
 
 def _first(data: ArrayData, array: NamedArray) -> dict[str, Any]:
-    """Return the range of lengths of the first vectors, or the first of single numbers."""
+    """Return facts about the first rows of `array`.
+
+    For vectors these are the smallest and largest length (`lengths`), for single numbers the first
+    values (`first`). For other arrays the dict is empty.
+    """
     vectors = array.dtype.kind == "f" or array.entry.dtype == "bfloat16" or array.entry.scale
     if len(array.row_shape) == 1 and vectors and array.rows:
         rows = np.arange(min(FIRST_ROWS, array.rows))
@@ -93,9 +97,9 @@ def _first(data: ArrayData, array: NamedArray) -> dict[str, Any]:
 def array_rows(
     data: ArrayData, name: str | None, numbers: Iterable[int], sample: int, seed: int
 ) -> list[dict[str, Any]]:
-    """Return the rows of split `name` (None: the first) at `numbers`, and `sample` random ones.
+    """Return the rows of the split `name` at `numbers`, then `sample` random rows, for --json.
 
-    Raises `UsageError` for a number out of range.
+    If `name` is None, the first split is used. Raise `UsageError` if a number is out of range.
     """
     if name is None and not data.splits:
         return []
@@ -117,7 +121,10 @@ def _check_number(split: ArraySplit, number: int) -> None:
 
 
 def _row(data: ArrayData, split: ArraySplit, number: int, row: int) -> dict[str, Any]:
-    """Return one row for --json: its numbers in the split and in the arrays, and its values."""
+    """Return row `row` for --json: its origin and its values.
+
+    The argument `number` is its position in `split`.
+    """
     at = np.array([row])
     found: dict[str, Any] = {"split": split.name, "document": number, "row": row}
     if _PROVENANCE in data.arrays:
@@ -133,7 +140,7 @@ def _row(data: ArrayData, split: ArraySplit, number: int, row: int) -> dict[str,
 
 
 def _readable(data: ArrayData, array: NamedArray, rows: npt.NDArray[np.int64]) -> list[Any]:
-    """Return the values at `rows`: names of categories, numbers, or lists of numbers."""
+    """Return the values at `rows` as names of categories, numbers, or lists of numbers."""
     values = _decoded(data, array, rows)
     categories: Sequence[str] | None = array.entry.categories
     if categories is None:
@@ -143,7 +150,10 @@ def _readable(data: ArrayData, array: NamedArray, rows: npt.NDArray[np.int64]) -
 
 
 def _decoded(data: ArrayData, array: NamedArray, rows: npt.NDArray[np.int64]) -> Array:
-    """Return the numbers at `rows`: bfloat16 as float32, scaled ones times their scale."""
+    """Return the real values at `rows`.
+
+    Numbers in bfloat16 become float32, and numbers with a scale are multiplied by it.
+    """
     found = array.take(rows)
     if array.entry.dtype == "bfloat16":
         return (found.astype(np.uint32) << 16).view(np.float32)
@@ -159,12 +169,15 @@ def _lengths(vectors: Array) -> Array:
 
 
 def arrays_table(facts: Mapping[str, Any]) -> str:
-    """Return the table of the arrays, then that of the facts."""
+    """Return a table of the arrays, followed by a table of the other facts, as text."""
     return render(_array_table(facts["arrays"]), fact_table(_fact_rows(facts)))
 
 
 def array_row_text(found: Mapping[str, Any], limit: int | None = SHOWN_NUMBERS) -> str:
-    """Return a line of provenance and the values of a row; cut vectors after `limit` numbers."""
+    """Return the text of a row: a line about its origin, then a line for each value.
+
+    Vectors are cut after `limit` numbers; None shows them whole.
+    """
     head = f"{found['split']}[{found['document']}]  row {found['row']:,}"
     if "input" in found:
         head += f", from {one_line(found['input'])} at {found['unit']} {found['position']:,}"
@@ -211,7 +224,10 @@ def _type_text(array: Mapping[str, Any]) -> str:
 
 
 def _first_text(array: Mapping[str, Any]) -> str:
-    """Return the cell about the first rows: lengths of vectors, or single values."""
+    """Return the text of the table cell about the first rows of an array.
+
+    It has the lengths of vectors, or the first single numbers, or is empty.
+    """
     if "lengths" in array:
         low, high = (f"{array['lengths'][end]:.4g}" for end in ("least", "largest"))
         lengths = low if low == high else f"{low} to {high}"

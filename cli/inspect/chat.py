@@ -1,7 +1,7 @@
-"""Conversations for `dataprep inspect`: facts of the template, trained spans, records.
+"""Conversations in `dataprep inspect`: facts about the template, trained spans, records.
 
-A token's index in the text is found by decoding all tokens before it, because a tokenizer may join
-tokens in decoding, or drop the space before the first.
+The index of a token in the text is found by decoding all tokens before it, because a tokenizer may
+join tokens when it decodes them, or drop the space before the first token.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _SCORE_WORDS: dict[str, dict[float | None, str]] = {
 
 
 def chat_facts(dataset: Dataset) -> dict[str, Any]:
-    """Return the manifest's entry of conversations, for --json; empty for other datasets."""
+    """Return the facts about conversations in the manifest, for --json.
+
+    The dict is empty if the dataset does not hold conversations.
+    """
     chat = dataset.chat
     if chat is None:
         return {}
@@ -51,7 +54,7 @@ def chat_facts(dataset: Dataset) -> dict[str, Any]:
 
 
 def chat_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the facts of `chat_facts` as rows of a table."""
+    """Return the facts that `chat_facts` added to `facts`, as (name, value) rows of a table."""
     chat = facts.get("chat")
     if chat is None:
         return []
@@ -68,7 +71,7 @@ def chat_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def drawn_records(split: Split, sample: int, seed: int) -> list[int]:
-    """Return the numbers of all documents of `sample` records, drawn at random."""
+    """Return the numbers of all documents of `sample` records that are chosen at random."""
     records = len(split.groups)
     drawn = Random(seed).sample(range(records), min(sample, records))
     first, stop = split.groups.documents(np.array(drawn, np.int64))
@@ -77,10 +80,11 @@ def drawn_records(split: Split, sample: int, seed: int) -> list[int]:
 
 
 def document_facts(split: Split, document: int, text: str) -> dict[str, Any]:
-    """Return the facts that only conversations and preferences have, for --json.
+    """Return the facts about `document` that only conversations and preferences have, for --json.
 
-    `trained` are spans of characters of `text`, the text of `document`. For preferences, `answer`
-    of `answers` is its number in its record, and `score` is None if a group has no rewards.
+    The spans `trained` are indices of characters in `text`, the text of the document. For
+    preferences, `answer` is the number of the document in its record, from 0, `answers` is the
+    number of documents in that record, and `score` is None if the record has no scores.
     """
     found: dict[str, Any] = {}
     if split.has_mask:
@@ -109,7 +113,10 @@ def _spans(split: Split, document: int, mask: Any, text: str) -> list[list[int]]
 
 
 def _text_index(split: Split, ids: Any, text: str) -> int:
-    """Return the index in `text` of the first character after its leading tokens `ids`."""
+    """Return the index in `text` of the first character after the text of the tokens `ids`.
+
+    The tokens `ids` are the first tokens of `text`.
+    """
     before = split.dataset.decode(ids)
     if text.startswith(before):
         return len(before)
@@ -118,10 +125,10 @@ def _text_index(split: Split, ids: Any, text: str) -> int:
 
 
 def excerpt(text: str, spans: Sequence[Sequence[int]], limit: int | None) -> str:
-    """Return `limit` characters of `text` with `spans` marked; all of it if `limit` is None.
+    """Return the first `limit` characters of `text` with `spans` marked; None for the whole text.
 
-    They are the first ones; but if the first trained span begins after them, half are the first
-    ones and half are from shortly before that span.
+    If the first trained span begins after these characters, half of the excerpt is the beginning of
+    the text and the other half begins shortly before that span.
     """
     if limit is None or len(text) <= limit:
         return marked(text, spans)
@@ -139,7 +146,7 @@ def excerpt(text: str, spans: Sequence[Sequence[int]], limit: int | None) -> str
 
 
 def marked(text: str, spans: Sequence[Sequence[int]]) -> str:
-    """Return `text` safe to print, its `spans` in colour on a terminal, else in brackets."""
+    """Return `text` safe to print, with `spans` in colour on a terminal, else in brackets."""
     colour = is_terminal(sys.stdout) and "NO_COLOR" not in os.environ
     parts, at = [], 0
     for start, stop in spans:
@@ -151,7 +158,7 @@ def marked(text: str, spans: Sequence[Sequence[int]]) -> str:
 
 
 def group_text(found: Mapping[str, Any]) -> str:
-    """Return a phrase about the record and score of an answer; empty without preferences."""
+    """Return a phrase about the record and score of an answer, or "" for other documents."""
     if "answer" not in found:
         return ""
     score = found["score"]

@@ -1,7 +1,7 @@
 """The command `dataprep inspect`, which prints a table of the manifest, and documents as text.
 
-For the table config.json is read; for each document its tokens. Nothing is checked beyond what
-opening a dataset checks; that is for `dataprep verify`.
+The table needs only config.json, and a document needs only its own tokens. Nothing is checked that
+opening a dataset does not check; `dataprep verify` checks the rest.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def command(
 ) -> None:  # fmt: skip
     """Show what a dataset holds and read its documents.
 
-    PATH is a directory made by `dataprep build`. Documents come with the input they were read
-    from and their byte offset (or row) in it. --json always gives whole texts. Of embeddings and
-    pairs, a document is a row. Of conversations, what is trained on is green, or between ⟦ and ⟧
+    PATH is a directory made by `dataprep build`. Documents come with the input they were read from
+    and their byte offset (or row) in it. --json always gives whole texts. In embeddings and pairs,
+    a document is a row. In conversations, text that is trained on is green, or between ⟦ and ⟧
     where there is no colour; --json gives it as spans of characters.
     """
     from dataprep.formats.read.dataset import open_dataset
@@ -111,7 +111,11 @@ def _inspect_arrays(
 def _chosen(
     dataset: Dataset, name: str | None, documents: Iterable[int], sample: int, seed: int
 ) -> list[tuple[str, int]]:
-    """Return (split, number) of each requested document; raise `UsageError` if out of range."""
+    """Return (split, number) of each requested document, then of `sample` random documents.
+
+    In a dataset of preferences, `sample` is a number of records instead. If `name` is None, the
+    first split is used. Raise `UsageError` if a number is out of range.
+    """
     if name is None and not dataset.splits:
         return []
     split = dataset.split(name or next(iter(dataset.splits)))
@@ -138,7 +142,7 @@ def _check_number(split: Split, number: int) -> None:
 
 
 def _document(dataset: Dataset, name: str, number: int, *, ids: bool) -> dict[str, Any]:
-    """Return one document in the form of --json."""
+    """Return the facts and text of document `number` in split `name`, for --json."""
     from .chat import document_facts
 
     split = dataset.split(name)
@@ -161,7 +165,7 @@ def _document(dataset: Dataset, name: str, number: int, *, ids: bool) -> dict[st
 
 
 def _facts(dataset: Dataset) -> dict[str, Any]:
-    """Return the manifest without its long lists, in the form of --json."""
+    """Return the manifest without its long lists, for --json."""
     from .chat import chat_facts
     from .facts import head_facts, tail_facts
 

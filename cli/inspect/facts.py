@@ -15,7 +15,7 @@ __all__ = ["head_facts", "tail_facts"]
 
 
 def head_facts(path: Path, manifest: Manifest | ArrayManifest) -> dict[str, Any]:
-    """Return the identity of the dataset at `path` and its size, the bytes of all files."""
+    """Return the identity of the dataset at `path` and its size in bytes, config.json included."""
     from dataprep.formats.manifest.common import CONFIG_NAME
     from dataprep.formats.storage import storage_errors
 
@@ -31,7 +31,7 @@ def head_facts(path: Path, manifest: Manifest | ArrayManifest) -> dict[str, Any]
 
 
 def tail_facts(manifest: Manifest | ArrayManifest, inputs: Sequence[InputEntry]) -> dict[str, Any]:
-    """Return the counts of records, and facts of the inputs."""
+    """Return the counts of records in `manifest`, and facts about each of `inputs`."""
     records = manifest.records
     return {
         "records": {

@@ -1,6 +1,6 @@
 """Tables and documents as text, for `dataprep inspect`.
 
-On a terminal the table has colour and fits the window; elsewhere it is plain and 120 columns wide,
+On a terminal the table has colour and fits the window. Elsewhere it is plain and 120 columns wide,
 so that `grep` finds whole lines.
 """
 
@@ -26,12 +26,15 @@ _COLUMNS = ("split", "documents", "tokens", "text", "bytes/token", "shards")
 
 
 def dataset_table(facts: Mapping[str, Any]) -> str:
-    """Return the table of the splits, then the facts common to all."""
+    """Return the table of the splits, followed by a table of the other facts, as text."""
     return render(_splits(facts["splits"]), fact_table(_fact_rows(facts)))
 
 
 def document_text(found: Mapping[str, Any], limit: int | None) -> str:
-    """Return a line of provenance and at most `limit` characters of a document."""
+    """Return the text of a document: a line about its origin, then its text.
+
+    At most `limit` characters are shown; None shows all.
+    """
     head = (
         f"{found['split']}[{found['document']}]  {count_text(found['tokens'], 'token')}, from "
         f"{one_line(found['input'])} at {found['unit']} {found['position']:,}"
@@ -61,7 +64,7 @@ def _splits(splits: Mapping[str, Mapping[str, Any]]) -> RenderableType:
 
 
 def fact_table(rows: Iterable[tuple[str, str]]) -> RenderableType:
-    """Return a table of names and values, one below the other."""
+    """Return a table with two columns, names and values."""
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -93,7 +96,7 @@ def _fact_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def records_text(records: Mapping[str, Any]) -> str:
-    """Return the counts of records read, written and removed.
+    """Return the numbers of records read, written and removed, as text.
 
     >>> records_text({"read": 9, "written": 6, "removed": 3})
     '9 read, 6 written, 3 removed'
@@ -103,7 +106,10 @@ def records_text(records: Mapping[str, Any]) -> str:
 
 
 def input_rows(inputs: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return a row for each of the first inputs, and one for the number of others."""
+    """Return a table row for each of the first `SHOWN_INPUTS` inputs.
+
+    If there are more inputs, a last row gives the number of the rest.
+    """
     rows = [
         ("" if number else "inputs",
          f"{entry['name']}: {entry['format']}, {bytes_text(entry['bytes'])}, "
@@ -116,7 +122,7 @@ def input_rows(inputs: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def render(*parts: RenderableType) -> str:
-    """Return `parts` as text, one below the other, for standard output."""
+    """Return `parts`, one below the other, as text for standard output."""
     page = StringIO()
     console = _console(page)
     for part in parts:

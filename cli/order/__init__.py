@@ -1,1 +1,1 @@
-"""The command `dataprep order`, and what it computes: documents of steps, steps of documents."""
+"""The command `dataprep order`: which documents are in a step, and which steps see a document."""

@@ -1,7 +1,8 @@
 """The command `dataprep order`, which shows the documents of a step, or the steps of a document.
 
-Both are computed from the order, as a loader computes it, so they hold for any training run with
-the same datasets and options, finished or not. No batch is made, but torch is imported.
+Both are computed from the order in the same way as a loader computes it. So the result is true for
+any training run with the same datasets and options, finished or not. No batch is made, but torch is
+imported.
 """
 
 from __future__ import annotations
@@ -142,9 +143,9 @@ def command(
 ) -> None:  # fmt: skip
     """Show what a step is made of, or which steps see a document.
 
-    PATH is a directory made by `dataprep build`; several make a mixture. The order is computed:
-    give the options that the loader had, or its state, and any step of any epoch is known, with the
-    files and bytes it was read from.
+    PATH is a directory made by `dataprep build`; several make a mixture. The order is computed from
+    the options of the loader or from its saved state, so nothing is trained. Any step of any epoch
+    can be shown, with the files and byte offsets that its documents were read from.
     """
     from dataprep.formats.read.dataset import open_dataset
     from dataprep.runtime.order.skips import read_skips
@@ -175,7 +176,10 @@ def command(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Asked:
-    """Options that ask for a step, or for a document by its record id."""
+    """Step or document that the command line asks for, and the state to start from.
+
+    Raise `UsageError` if the options contradict one another. A document is named by its record id.
+    """
 
     step: int | None
     rank: int | None
@@ -202,18 +206,18 @@ class _Asked:
 
     @property
     def _next(self) -> bool:
-        """Return whether the step after the state is asked for."""
+        """Return whether the command asks for the next step after the state."""
         return self.state is not None and self.step is None and self.doc is None
 
     def split_of(self, dataset: Dataset) -> str | None:
-        """Return the name of the split from --split or the state; None if neither names one."""
+        """Return the name of the split in --split or in the state, or None if neither has one."""
         return self.split or (None if self.state is None else split_in(self.state, dataset))
 
 
 def _step(
     datasets: Sequence[Dataset], names: Sequence[str], asked: _Asked, served: OrderOptions
 ) -> dict[str, Any]:
-    """Return the facts of the step that is asked for, in the form of --json."""
+    """Return the facts about the requested step, for --json."""
     from dataprep.runtime.inspect.trace import trace_step
 
     from .report import step_facts
@@ -238,7 +242,7 @@ def _step(
 def _document(
     datasets: Sequence[Dataset], names: Sequence[str], asked: _Asked, served: OrderOptions
 ) -> dict[str, Any]:
-    """Return the facts of the document that is asked for, in the form of --json."""
+    """Return the facts about the requested document, for --json."""
     from dataprep.runtime.inspect.provenance import find_record
     from dataprep.runtime.inspect.trace import steps_of_document
 
@@ -265,13 +269,13 @@ def _document(
 
 
 def _one_of(names: Sequence[object], name: object) -> AbstractContextManager[None]:
-    """Return a context that adds a dataset's name to errors, if there are several datasets."""
+    """Return a context that adds the dataset's `name` to errors if there are several `names`."""
     return naming_dataset(name) if len(names) > 1 else nullcontext()
 
 
 @contextmanager
 def _naming() -> Iterator[None]:
-    """Replace names of arguments in errors by those of options."""
+    """Return a context in which errors name options instead of arguments."""
     names = (
         "batch_size", "seq_len", "stride", "dp_size", "epoch", "end", "step", "rank", "seed",
         "rows", "pack", "overlong", "shuffle", "weigh_by", "skip", "state", "labels",

@@ -1,7 +1,7 @@
-"""Translation of loaders' errors for the command line: seq_len=64 becomes --seq-len 64.
+"""Rewriting of loader errors for the command line: seq_len=64 becomes --seq-len 64.
 
-`dataprep order` makes a loader, as a Python program does, and the loader's errors name its
-arguments; this module replaces them by options.
+The command `dataprep order` makes a loader, as a Python program does. The loader's errors name its
+arguments, and this module replaces them by options.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _VALUE = r"=(?:'(?P<quoted>[^']*)'|(?P<plain>\w+(?:[.,]\w+)*))"
 
 
 def in_options(error: DataprepError, names: Collection[str]) -> None:
-    """Rewrite the arguments `names`, in the texts of `error`, as options.
+    """Replace the arguments `names` by options in the texts of `error`, in place.
 
     >>> error = DataprepError("longer than seq_len=64", remedy="Use overlong='split'.")
     >>> in_options(error, ["seq_len", "overlong"])

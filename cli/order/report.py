@@ -23,7 +23,7 @@ __all__ = ["document_facts", "document_text", "step_facts", "step_text"]
 
 
 def step_facts(trace: StepTrace, order: EpochOrder) -> dict[str, Any]:
-    """Return the facts of a step: its samples, each with its pieces of documents."""
+    """Return the facts about a step for --json: its samples, each with its pieces of documents."""
     columns = (trace.rank, trace.row, trace.position, trace.sample)
     samples: list[dict[str, Any]] = [
         {"rank": rank, "row": row, "position": position, "sample": sample, "documents": []}
@@ -52,7 +52,7 @@ def step_facts(trace: StepTrace, order: EpochOrder) -> dict[str, Any]:
 
 
 def document_facts(trace: DocumentTrace, order: EpochOrder) -> dict[str, Any]:
-    """Return the facts of a document: its origin, and the samples that hold a part of it."""
+    """Return the facts about a document for --json: its origin, and the samples it is in."""
     split = order.splits[trace.source]
     name, offset = split.source(trace.document)
     unit = next(entry.unit for entry in split.dataset.inputs if entry.name == name)
@@ -79,7 +79,7 @@ def document_facts(trace: DocumentTrace, order: EpochOrder) -> dict[str, Any]:
 
 
 def _order_facts(order: EpochOrder) -> dict[str, Any]:
-    """Return facts that only some orders have: other rows than windows, a mixture, a state."""
+    """Return the facts that not every order has: rows other than windows, a mixture, a state."""
     found: dict[str, Any] = {}
     if order.rows != "windows":
         found["rows"] = order.rows
@@ -91,7 +91,10 @@ def _order_facts(order: EpochOrder) -> dict[str, Any]:
 
 
 def _why(step: int) -> str:
-    """Return the reason why no step serves a sample, from the negative number for its step."""
+    """Return the reason why a sample is in no step.
+
+    The argument `step` is the negative number that stands for the reason.
+    """
     from dataprep.runtime.inspect.trace import EARLIER, NOT_DRAWN, SKIPPED
 
     whys = {SKIPPED: "skipped", EARLIER: "earlier", NOT_DRAWN: "not drawn"}
@@ -99,7 +102,7 @@ def _why(step: int) -> str:
 
 
 def step_text(found: Mapping[str, Any]) -> str:
-    """Return the text of the facts of a step."""
+    """Return the facts of `step_facts` as text."""
     samples = found["samples"]
     documents = {
         (sample.get("source"), part["document"])
@@ -126,7 +129,7 @@ def step_text(found: Mapping[str, Any]) -> str:
 
 
 def document_text(found: Mapping[str, Any]) -> str:
-    """Return the text of the facts of a document, then that of the record's other documents."""
+    """Return the facts about a document, and about the other documents of its record, as text."""
     return "\n\n".join(map(_one_document, (found, *found.get("other_documents", ()))))
 
 
@@ -152,7 +155,7 @@ def _one_document(found: Mapping[str, Any]) -> str:
 
 
 def _notes(found: Mapping[str, Any]) -> list[str]:
-    """Return the lines above the table: datasets of a mixture, and the position of a state."""
+    """Return the lines above the table: datasets of a mixture, and the next step after a state."""
     notes = [
         f"source {number}: {one_line(name)}" for number, name in enumerate(found.get("sources", ()))
     ]
@@ -180,7 +183,10 @@ def _tokens(part: Sequence[int], length: int) -> str:
 
 
 def _columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return lines of aligned columns, numbers to the right; the last column is not cut."""
+    """Return the lines of a table with right-aligned columns.
+
+    The last column has no fixed width.
+    """
     widths = [max(len(row[at]) for row in (names, *rows)) for at in range(len(names))]
     widths[-1] = 0
     lines = [

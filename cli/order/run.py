@@ -1,8 +1,8 @@
 """Reconstruction of a loader's order from options of `dataprep order` or from a saved state.
 
 The loader is made as `create_loader` makes it, with the same errors, and loads the state. Options
-that the state determines need not be given; an option that contradicts the state is an error. No
-batch is served: the datasets are opened, and packed rows without a stored plan are planned.
+that the state determines need not be given, and an option that contradicts the state is an error.
+The datasets are opened, but no batch is made. Packed rows without a stored plan are planned.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ _ANY = 1 << 62  # positions: more than any epoch has
 class OrderOptions:
     """Options that decide the samples of every step, named as in `create_loader`.
 
-    None: the value in the state, or the default. `labels` is "none" where `create_loader` has None.
+    An option that is None has the value in the state, or else the default. `labels` is "none" where
+    `create_loader` takes None.
     """
 
     batch_size: int
@@ -76,7 +77,8 @@ class OrderOptions:
 class EpochOrder:
     """Order of the samples of a loader in one epoch, which `sampler` divides into steps.
 
-    `names` are the paths of a mixture's datasets, as given; it is empty for a single dataset.
+    `names` are the paths of a mixture's datasets, as written on the command line. It is empty for a
+    single dataset.
     """
 
     samples: Traceable
@@ -91,26 +93,27 @@ class EpochOrder:
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """Return the split of each dataset."""
+        """The split of each dataset."""
         from dataprep.runtime.inspect.trace import splits_of
 
         return splits_of(self.samples)
 
     def sources(self, samples: Positions) -> Positions:
-        """Return the number of the dataset of each of `samples` of a mixture."""
+        """Return the number of the mixture's dataset that each of `samples` comes from."""
         base = cast("MixtureDataset", self.samples).base
         return base.searchsorted(samples, "right") - 1
 
     @property
     def first_position(self) -> int:
-        """Return the position in the epoch at which the steps begin."""
+        """Position in the epoch of the first sample of step 0."""
         return self.sampler.position(self.start, self.epoch)
 
 
 def read_state(path: Path) -> State:
-    """Read a loader's `state_dict()` from a JSON file.
+    """Return the loader state in the JSON file `path`, as `state_dict()` returned it.
 
-    Raises `InputError` if it is not JSON, and a loader's errors if it is not a state.
+    Raise `InputError` if the file is not JSON, and the errors of `load_state_dict` if it is not a
+    state.
     """
     from dataprep.runtime.loader.state import progress_from
 
@@ -146,7 +149,10 @@ def epoch_order(
     options: OrderOptions,
     state: State | None,
 ) -> EpochOrder:
-    """Return the order of a loader with these options, which resumes from `state` if given."""
+    """Return the order of a loader with these options.
+
+    If `state` is given, the loader resumes from it.
+    """
     from dataprep.runtime.specs import row_kind
 
     mixed = is_mixture(datasets, options, state)
@@ -165,7 +171,10 @@ def epoch_order(
 
 
 def _at(order: EpochOrder, loader: Loader, state: State, epoch: int | None) -> EpochOrder:
-    """Return `order` in the epoch of `state`, with a step that begins at its position."""
+    """Return `order` in the epoch of `state`, with a step that begins at the position of `state`.
+
+    If `epoch` is given and differs from the epoch of the state, `order` is returned unchanged.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a skip list that --skip gives instead
         loader.load_state_dict(_without_transform(state))
@@ -225,7 +234,10 @@ def _mixture(
 def _skips_of(
     datasets: Sequence[Dataset], names: Sequence[str], skip: Skips | Mapping[str, Skips] | None
 ) -> dict[Dataset, Skips]:
-    """Return the skip list of each dataset that has one."""
+    """Return the skip lists by dataset.
+
+    Raise `UsageError` if `skip` is a single list or names an unknown path.
+    """
     if skip is None or not len(skip):
         return {}
     if not isinstance(skip, Mapping):
@@ -244,7 +256,7 @@ def _skips_of(
 
 
 def _spec(options: OrderOptions, split: Split) -> Any:
-    """Return the spec of the rows of `split`."""
+    """Return the row spec for `options` and `split`, as `create_loader` takes it."""
     from dataprep.runtime.specs import named_spec, row_kind
 
     given = {
@@ -257,7 +269,7 @@ def _spec(options: OrderOptions, split: Split) -> Any:
 
 
 def _served(options: OrderOptions, split: str) -> dict[str, Any]:
-    """Return the arguments of `serve` for batches and ranks, with `create_loader`'s defaults."""
+    """Return the arguments for batches and ranks, with the defaults of `create_loader`."""
     end = "drop" if split == "train" else "pad" if options.dp_size > 1 else "partial"
     return {
         "batch_size": options.batch_size, "epoch": options.epoch or 0, "end": options.end or end,
@@ -272,12 +284,15 @@ def _shuffle(options: OrderOptions, split: str) -> Shuffle | bool:
 
 
 def _order(state: State) -> State:
-    """Return the definition of the order in `state`."""
+    """Return the part of `state` that defines the order."""
     return cast("State", state["order"])
 
 
 def _as_in(state: State, options: OrderOptions, names: Sequence[str]) -> OrderOptions:
-    """Return `options` with None replaced by the value in `state`."""
+    """Return `options` in which each None is replaced by the value in `state`.
+
+    Raise `IncompatibleError` if an option contradicts the state.
+    """
     order = _order(state)
     kind = order.get("rows") if order.get("kind") == "mixture" else order.get("kind")
     if options.rows is not None and isinstance(kind, str) and kind != options.rows:
@@ -303,13 +318,16 @@ def _as_in(state: State, options: OrderOptions, names: Sequence[str]) -> OrderOp
 
 
 def _without_transform(state: State) -> State:
-    """Return `state` without its transform, which does not change the order."""
+    """Return `state` without its transform, which does not affect the order."""
     names = ("transform", "transform_seed")
     return {**state, "order": {n: v for n, v in _order(state).items() if n not in names}}
 
 
 def _overlong(order: State) -> str | None:
-    """Return the policy for documents that are too long, as --overlong names it."""
+    """Return the policy for overlong documents in `order`, as a value of --overlong.
+
+    Return None if `order` states no policy.
+    """
     ends = {"right": "truncate", "left": "truncate-left", "error": "error"}
     return _text(order.get("overlong")) or ends.get(str(order.get("truncate")))
 
@@ -323,7 +341,7 @@ def _number(value: Any) -> int | None:
 
 
 def _skips(state: State, names: Sequence[str]) -> Skips | dict[str, Skips]:
-    """Return the skip list in `state`, or for a mixture those of its datasets by name."""
+    """Return the skip list in `state`, or, for a mixture, the skip lists by name of dataset."""
     from dataprep.runtime.loader.state_errors import damaged
     from dataprep.runtime.order.skips import Skips
 
@@ -339,7 +357,11 @@ def _skips(state: State, names: Sequence[str]) -> Skips | dict[str, Skips]:
 
 
 def is_mixture(datasets: Sequence[Dataset], options: OrderOptions, state: State | None) -> bool:
-    """Return whether the datasets form a mixture; a single one does if `state` is of one."""
+    """Return whether the datasets form a mixture.
+
+    Several datasets always do. A single dataset does if it has weights, or if `state` was saved by
+    a mixture of one dataset.
+    """
     if len(datasets) > 1 or options.weights or state is None:
         return len(datasets) > 1 or bool(options.weights)
     order = _order(state)
@@ -349,7 +371,10 @@ def is_mixture(datasets: Sequence[Dataset], options: OrderOptions, state: State 
 def require_datasets(
     state: State, datasets: Sequence[Dataset], names: Sequence[str], options: OrderOptions
 ) -> None:
-    """Raise a loader's error if `state` is of other datasets; `names` are for messages."""
+    """Raise the error of a loader if `state` was saved with other datasets.
+
+    The error calls the datasets `names`.
+    """
     from dataprep.runtime.loader import order_match
 
     splits = [dataset.splits.get(split_in(state, dataset) or "") for dataset in datasets]
@@ -361,9 +386,9 @@ def require_datasets(
 
 
 def split_in(state: State, dataset: Dataset) -> str | None:
-    """Return the name of the split that `state` is of; None if it names none.
+    """Return the name of the split for which `state` was saved, or None if it names no split.
 
-    If the content of `state` is in `dataset` under another name only, that name is returned.
+    If the content of that split is in `dataset` only under another name, return the other name.
     """
     from dataprep.runtime.loader.order_match import contents_of
 
