@@ -1,1 +1,1 @@
-"""Builds of conversations and preferences: records, templates, rendering, loss masks."""
+"""Builds of conversations and preferences: reading records, rendering templates, loss masks."""

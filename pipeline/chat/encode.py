@@ -1,9 +1,9 @@
-"""Encoding of rendered conversations: token ids, and a loss mask with one value per token.
+"""Encoding of rendered conversations as token ids and a loss mask with one value per token.
 
 The whole text is tokenized at once, as it is at inference. A token is trained on if it shares a
-byte with a span that is trained on. Special tokens that the template writes become one token each.
-If a message spells one that must stay text, the text between the template's own special tokens is
-encoded separately, by a tokenizer without special tokens.
+byte with a span that is trained on. Each special token that the template writes becomes one token.
+If a message contains the name of a special token as plain text, the text between the special tokens
+of the template is encoded separately, by a tokenizer without special tokens.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MarkedIds = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.
 
 
 class TokenizerTables(NamedTuple):
-    """Facts about a tokenizer that `MarkedEncoder` needs."""
+    """Tables made from a tokenizer.json, which `MarkedEncoder` needs."""
 
     special: dict[str, int]
     """Id of each special token."""
@@ -61,7 +61,10 @@ class TokenizerTables(NamedTuple):
 
 @lru_cache(maxsize=1)
 def tables_of(engine_json: bytes) -> TokenizerTables:
-    """Return the tables of a tokenizer.json (in 0.1 s); those of the last one are cached."""
+    """Return the tables of the tokenizer.json `engine_json`.
+
+    Computing the tables takes 0.1 s, so the result of the last call is cached.
+    """
     config: dict[str, Any] = msgspec.json.decode(engine_json)
     flags = {
         token["content"]: (bool(token.get("lstrip")), bool(token.get("rstrip")))
@@ -71,7 +74,10 @@ def tables_of(engine_json: bytes) -> TokenizerTables:
 
 
 class MarkedEncoder:
-    """Encoder of conversations; `engine_json` is the tokenizer.json that `encoder` has loaded."""
+    """Encoder of rendered conversations.
+
+    The argument `engine_json` is the tokenizer.json that `encoder` has loaded.
+    """
 
     def __init__(self, encoding: EncodingSettings, encoder: Encoder, engine_json: bytes) -> None:
         self._encoder = encoder
@@ -83,7 +89,10 @@ class MarkedEncoder:
         self._literal: Tokenizer | None = None
 
     def encode(self, documents: MarkedTexts) -> MarkedIds:
-        """Return the ids, the offsets and the loss mask of all `documents`."""
+        """Return the ids, the offsets and the loss mask of all `documents`, concatenated.
+
+        Raise `DataprepError` if the engine returned an id outside the vocabulary.
+        """
         found = _joined([self._encode_run(documents, run) for run in self._runs(documents)])
         ids = found[0]
         if len(ids) and int(ids.max()) >= self._vocab_size:
@@ -94,7 +103,10 @@ class MarkedEncoder:
         return found
 
     def _runs(self, documents: MarkedTexts) -> Iterator[range]:
-        """Yield runs of documents of `batch_bytes` each; one with literal text is a run alone."""
+        """Yield ranges of document numbers, each with about `batch_bytes` bytes of text.
+
+        A document with special tokens as plain text (`literal`) gets a range of its own.
+        """
         sizes = np.fromiter(map(len, documents.texts), np.int64, len(documents))
         bands = np.cumsum(sizes) // self._encoder.batch_bytes
         edges = {0, *(np.flatnonzero(np.diff(bands)) + 1).tolist(), len(documents)}
@@ -118,9 +130,10 @@ class MarkedEncoder:
     def _mask_doubtful(
         self, documents: MarkedTexts, run: range, encoded: Encoded, doubtful: set[int]
     ) -> MarkedIds:
-        """Return the `encoded` run with its mask, where sizes of pieces are wrong in some texts.
+        """Return the ids, offsets and mask of the texts `run`, which are already `encoded`.
 
-        The `doubtful` texts, counted within the run, are masked by the reference library.
+        The set `doubtful` has the numbers, counted from the start of the run, of texts whose token
+        sizes do not add up. The reference library computes the masks of these texts.
         """
         edges = {0, len(run), *doubtful, *(number + 1 for number in doubtful)}
         found = []
@@ -136,7 +149,8 @@ class MarkedEncoder:
     def _encode_one(self, document: Marked, known: npt.NDArray[np.uint32] | None) -> MarkedIds:
         """Return the ids, offsets and mask of one document, encoded by the reference library.
 
-        Raise `IncompatibleError` if the engine gave other ids: `known`, unless it is None.
+        Raise `IncompatibleError` if the ids differ from `known`, the ids given by the engine. With
+        None there is no comparison.
         """
         ids, mask = (
             self._with_literal(document) if document.literal else self._by_offsets(document, known)
@@ -157,7 +171,10 @@ class MarkedEncoder:
     def _with_literal(
         self, document: Marked
     ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
-        """Return ids and mask of a document with text that must not become special tokens."""
+        """Return the ids and the mask of a document with text that must stay text.
+
+        In such text, the names of special tokens are not encoded as special tokens.
+        """
         text = document.text
         ids, starts, ends = [], [], []
         for first, last, token in _split_at_special_tokens(
@@ -183,7 +200,7 @@ class MarkedEncoder:
         return self._reference
 
     def _literal_tokenizer(self) -> Tokenizer:
-        """Return the tokenizer without special tokens, for literal text."""
+        """Return the same tokenizer without special tokens, for text that must stay text."""
         if self._literal is None:
             config = msgspec.json.decode(self._engine_json)
             self._literal = load_reference(msgspec.json.encode(literal_config(config)))
@@ -203,14 +220,17 @@ def _joined(parts: Sequence[MarkedIds]) -> MarkedIds:
 
 
 def _ids_of(encoded: Encoded, run: range) -> Encoded:
-    """Return the ids and offsets of the texts `run` among those `encoded`."""
+    """Return the ids and offsets of the texts `run` of `encoded`; the offsets start at 0."""
     ids, offsets = encoded
     own = offsets[run.start : run.stop + 1]
     return ids[own[0] : own[-1]], own - own[0]
 
 
 def _mask_of_run(documents: MarkedTexts, run: range, ends: Offsets) -> npt.NDArray[np.uint8]:
-    """Return the mask of a run, whose tokens end at `ends` in its texts joined."""
+    """Return the loss mask of the documents `run`, uint8 [tokens].
+
+    The array `ends` has the end of each token in the concatenated texts of the run, in bytes.
+    """
     starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
     edges = documents.edges(run.start, run.stop)
     return covered(starts, ends, edges[:, 0], edges[:, 1])
@@ -226,7 +246,10 @@ def _mask(
 def _with_offsets(
     tokenizer: Tokenizer, text: str
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the ids of `text` and the byte range of each, from the offsets of `tokenizers`."""
+    """Return the ids of `text`, and the first and last byte positions of each token.
+
+    The positions are computed from the character offsets that the library `tokenizers` gives.
+    """
     with encoding_errors(tokenizer, [text]):
         encoded = tokenizer.encode(text, add_special_tokens=False)
     places = np.array(encoded.offsets, np.int64).reshape(-1, 2)
@@ -242,10 +265,11 @@ def _split_at_special_tokens(
     special: dict[str, int],
     flags: dict[str, tuple[bool, bool]],
 ) -> Iterator[tuple[int, int, int | None]]:  # fmt: skip
-    """Yield (start, stop, id) for each special token of `text` and for the text between them.
+    """Yield (start, stop, id) for each special token in `text`, and for the text between them.
 
-    The id is None for text. A special token that begins in a span of `literal` is text. White space
-    that a special token absorbs is left out.
+    The id is None for text. The positions in `literal` are the starts and stops of spans: a special
+    token that begins in such a span counts as text. White space that a special token absorbs
+    belongs to no item.
     """
     names = sorted((name for name in special if name), key=len, reverse=True)
     pattern = re.compile(b"|".join(re.escape(name.encode()) for name in names))
@@ -263,14 +287,14 @@ def _split_at_special_tokens(
 
 
 def _behind_space(text: bytes, at: int) -> int:
-    """Return the end of the white space that begins at `at`."""
+    """Return the end of the white space that begins at `at`, or `at` if there is none."""
     while space := _SPACE.match(text, at):
         at = space.end()
     return at
 
 
 def _before_space(text: bytes, start: int, end: int) -> int:
-    """Return where the white space at the end of text[start:end] begins; `end` if there is none."""
+    """Return the start of the white space at the end of text[start:end], or `end` if none."""
     while start < end:
         before = next((n for n in (1, 2, 3) if _SPACE.fullmatch(text, end - n, end)), 0)
         if not before or end - before < start:

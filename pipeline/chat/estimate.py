@@ -1,4 +1,4 @@
-"""Estimate of a build of conversations, and of their lengths, from a sample: `--dry-run`."""
+"""Estimate for `--dry-run` of a build of conversations, with their lengths, from a sample."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LIMITS = (1024, 2048, 4096, 8192)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyEffect:
-    """Numbers of records that an over-length policy affects, extrapolated to the whole input."""
+    """Numbers of records that a policy on too long conversations affects, in the whole input."""
 
     limit: int
     """Tokens that a conversation may have."""
@@ -39,7 +39,7 @@ class PolicyEffect:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lengths:
-    """Lengths of the sampled conversations in tokens, and the share of tokens trained on."""
+    """Lengths in tokens of the sampled conversations, and the fraction of tokens trained on."""
 
     percentiles: dict[int, int]
     trained_share: float
@@ -60,7 +60,10 @@ class ChatEstimate(TokenEstimate):
 
 
 def estimate_lengths(prepared: ChatPrepared) -> ChatEstimate:
-    """Return the estimate; to find lengths, the conversations of the sample are encoded."""
+    """Return the estimate of size and time, with the lengths of conversations.
+
+    To measure lengths, the sampled conversations are encoded in this process.
+    """
     found = estimate(prepared, mask=True)
     common = {field.name: getattr(found, field.name) for field in fields(found)}
     return ChatEstimate(
@@ -93,7 +96,7 @@ def _lengths(prepared: ChatPrepared, sample: ChatSample) -> Lengths:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _EncodedSample:
-    """The encoded conversations of the sample; the whole input is `scale` times as large."""
+    """Encoded conversations of the sample. The whole input is `scale` times as large."""
 
     offsets: npt.NDArray[np.int64]
     mask: npt.NDArray[np.uint8]
@@ -102,7 +105,7 @@ class _EncodedSample:
 
 
 def _effects(prepared: ChatPrepared, found: _EncodedSample, limit: int) -> list[PolicyEffect]:
-    """Return the effect of each policy at this `limit`."""
+    """Return how many records each policy would affect with a `limit` of so many tokens."""
     chat = prepared.plan.payload.chat
     long = set(found.owners[np.diff(found.offsets) > limit].tolist())
     touched = []

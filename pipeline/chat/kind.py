@@ -1,4 +1,4 @@
-"""The kind `chat`: builds of conversations and preferences."""
+"""The kind of build `chat`, which makes datasets of conversations and preferences."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ __all__ = ["ChatKind"]
 
 
 class ChatKind(TokenBuild[ChatPrepared]):
-    """Builds of conversations; see `kinds.Kind`."""
+    """Implementation of `kinds.Kind` for builds of conversations."""
 
     name = "chat"
     address = ChatTasks.address
     literal = False
 
     def survey(self, options: ChatOptions) -> ChatSurvey:
-        """Find the inputs and the template."""
+        """Return the inputs and the template that `options` name."""
         return survey_chat(options)
 
     def prepare(self, options: ChatOptions, survey: ChatSurvey, context: Context) -> ChatPrepared:
-        """Resolve inputs, template, tokenizer and engine into a plan."""
+        """Return the plan, with tokenizer and engine, and a rendered sample of the input."""
         return prepare_chat(
             options, survey, sample_bytes=sample_bytes(context), workers=context.early,
             early=None if context.early is None else EarlyTokenizer(context.early),
@@ -39,16 +39,19 @@ class ChatKind(TokenBuild[ChatPrepared]):
         )  # fmt: skip
 
     def difference(self, existing: Manifest, prepared: ChatPrepared) -> str | None:
-        """Return how `existing` differs from the dataset to be built; None if it does not."""
+        """Return how `existing` differs from the dataset to be built, or None if it does not."""
         drops = existing.options.get("overlong") == "drop"
         return difference(existing, prepared, frozenset({OVERLONG}) if drops else frozenset())
 
     def estimate(self, prepared: ChatPrepared, *, details: bool = False) -> TokenEstimate:
-        """Return the estimate of size and time, with `details` of lengths of conversations, too."""
+        """Return the estimate of size and time. With `details`, add lengths of conversations."""
         return estimate_lengths(prepared) if details else estimate(prepared, mask=True)
 
     def chat_entry(self, prepared: ChatPrepared) -> tuple[ChatEntry, bytes]:
-        """Return the manifest's entry of conversations, counts still 0, and the chat template."""
+        """Return the manifest entry for conversations, and the chat template as bytes.
+
+        The counts in the entry are still 0.
+        """
         chat, template = prepared.plan.payload.chat, prepared.plan.payload.chat.template.encode()
         entry = ChatEntry(
             template="chat_template.jinja", template_origin=prepared.template_origin,

@@ -1,6 +1,6 @@
-"""Options of a build of conversations: each with its unit and its default.
+"""Options of a build of conversations, each with its unit and its default.
 
-No large library is imported, as the command line reads these options for its help.
+This module imports no large library, because the command line reads these options for its help.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 class ChatOptions:
     """Options of a build of conversations.
 
-    All but `out`, `format`, `engine`, `on_error`, `max_rejects`, `excerpts`, `workers` and
-    `overwrite` enter the recipe id; `input`, `tokenizer` and `template` enter it by their content.
+    The recipe id depends on all options but `out`, `format`, `engine`, `on_error`, `max_rejects`,
+    `excerpts`, `workers` and `overwrite`. It depends on the content of `input`, `tokenizer` and
+    `template`, not on their names.
 
     >>> ChatOptions(input="chat.jsonl", out="shards", columns={"messages": "dialog"}).columns
     ('messages=dialog',)
@@ -147,12 +148,15 @@ class ChatOptions:
 
     @property
     def formats(self) -> Mapping[str, str]:
-        """Format of files by their last suffix; files with any other suffix need `format`."""
+        """Format of a file by its last suffix. Other suffixes need the option `format`."""
         return _FORMATS
 
 
 def parse_assignments(parts: tuple[str, ...], where: str) -> tuple[tuple[str, str], ...]:
-    """Split each ``NAME=FIELD``; raise `UsageError`, naming the option `where`, for any other text.
+    """Return each of `parts`, a text ``NAME=FIELD``, as a pair (name, field).
+
+    Raise `UsageError`, which names the option `where`, if a text has another form or a name occurs
+    twice.
 
     >>> parse_assignments(("messages=meta.dialog",), "--columns")
     (('messages', 'meta.dialog'),)
@@ -167,7 +171,9 @@ def parse_assignments(parts: tuple[str, ...], where: str) -> tuple[tuple[str, st
 
 
 def parse_variables(parts: tuple[str, ...]) -> dict[str, Any]:
-    """Parse each ``NAME=VALUE``, a variable of the template; a value that is not JSON is text.
+    """Return the template variables in `parts`, each written ``NAME=VALUE``.
+
+    A value is parsed as JSON. If it is not valid JSON, it is text.
 
     >>> parse_variables(("enable_thinking=false", "style=terse"))
     {'enable_thinking': False, 'style': 'terse'}

@@ -1,7 +1,7 @@
 """Policies for conversations with too many tokens, and refusal of those with none to train on.
 
-They work on parts of documents, which are ranges of tokens: a document is one part until it is cut.
-Tokens are copied only after it is decided which parts are stored.
+The policies work on parts of documents, which are ranges of tokens. A document that is not cut is
+one part. Tokens are copied only after all decisions about the parts to store.
 """
 
 from __future__ import annotations
@@ -27,30 +27,34 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass(kw_only=True, slots=True)
 class Parts:
-    """Parts to store: tokens `starts` to `stops`, and the document that each part is of."""
+    """Parts of documents to store.
+
+    Part i consists of the tokens from `starts[i]` to `stops[i]`, and belongs to document
+    `documents[i]`.
+    """
 
     starts: Counts
     stops: Counts
     documents: Counts
 
     def whole(self, tokens: int) -> bool:
-        """Return whether the parts hold all tokens, `tokens` in number."""
+        """Return whether the parts together contain all tokens, whose number is `tokens`."""
         ends = np.concatenate([[0], self.stops])
         return bool(np.array_equal(self.starts, ends[:-1]) and ends[-1] == tokens)
 
 
 @dataclass(kw_only=True, slots=True)
 class Refusal:
-    """Reason for leaving out a record."""
+    """Reason for which a record is left out of the dataset."""
 
     reason: str
     detail: str
 
 
 class Cutter:
-    """Application of the token limit and the policy of `chat` to batches of documents.
+    """Cutting of documents by the token limit and the policy of `chat`.
 
-    `counts` receives the number of conversations that each policy affected.
+    The counter `counts` receives the number of conversations that each policy affected.
     """
 
     def __init__(self, chat: ChatPlan, counts: Counter[str]) -> None:
@@ -60,10 +64,10 @@ class Cutter:
     def cut(
         self, offsets: Counts, mask: npt.NDArray[np.uint8], owners: Counts
     ) -> tuple[Parts, dict[int, Refusal]]:
-        """Return the parts to store, and a refusal for each record to leave out, by its number.
+        """Return the parts to store, and for each record to leave out a refusal by its number.
 
-        `offsets` [documents + 1] bound the tokens of each document, `owners` [documents] holds the
-        record number of each, `mask` [tokens] is 1 where a token is trained on.
+        Document i has the tokens from `offsets[i]` to `offsets[i + 1]`, and belongs to record
+        `owners[i]`. The array `mask` [tokens] is 1 where a token is trained on.
         """
         parts = Parts(
             starts=offsets[:-1].copy(), stops=offsets[1:].copy(), documents=np.arange(len(owners))
@@ -102,9 +106,10 @@ class Cutter:
     def _only_trained(
         self, parts: Parts, mask: npt.NDArray[np.uint8], owners: Counts, refused: dict[int, Refusal]
     ) -> Parts:
-        """Return the parts with a token to train on; refuse records that have none left.
+        """Return the parts that have a token to train on.
 
-        A record of preferences is refused if any one of its answers has none left.
+        A document without such a part adds its record to `refused`. A record of preferences is
+        added if any of its answers has no token to train on.
         """
         edges = np.stack([parts.starts, parts.stops], 1).reshape(-1)
         # `reduceat` needs a token at each edge: the added 0 is for the end of the last part. Its

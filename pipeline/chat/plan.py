@@ -1,4 +1,4 @@
-"""Fields of the plan of a build of conversations: how these are read, rendered and cut."""
+"""Plan of a build of conversations: the settings for reading, rendering and cutting them."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ class ChatPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatPayload(TokenPayload, frozen=True, kw_only=True):
-    """The fields of a plan of a build of conversations."""
+    """Payload of the plan of a build of conversations."""
 
     chat: ChatPlan

@@ -1,4 +1,4 @@
-"""Preparation of a build of conversations: inputs, template and tokenizer resolved into a plan."""
+"""Preparation of a build of conversations: a plan made from its inputs, template and tokenizer."""
 
 from __future__ import annotations
 
@@ -89,7 +89,10 @@ class ChatPrepared(TokenPrepared):
 
 
 def survey_chat(options: ChatOptions) -> ChatSurvey:
-    """Find the inputs and read the template; of inputs, only footers and first bytes are read."""
+    """Return the inputs and the template. Of the inputs, only footers and first bytes are read.
+
+    Raise `UsageError` if an option of Hugging Face datasets is given, but no such dataset.
+    """
     sources = tuple(find_sources(options))
     check_sources(sources, "Concatenate them.")
     if "hf" not in {source.format for source in sources}:
@@ -126,9 +129,9 @@ def prepare_chat(
     workers: Processes | None = None,
     engine_problem: str | None = None,
 ) -> ChatPrepared:
-    """Make the plan from a sample of the inputs; see `tokens.prepare.prepare`.
+    """Return the plan and a rendered sample of the inputs; see `tokens.prepare.prepare`.
 
-    A template that is not trusted renders the sample in a worker process.
+    If the template is not trusted, a worker process renders the sample.
     """
     sources, units, read = surveyed.sources, surveyed.units, surveyed.read
     source = resolve_tokenizer(options.tokenizer, load=early is None)
@@ -212,14 +215,17 @@ def _chat_plan(options: ChatOptions, surveyed: ChatSurvey, source: TokenizerSour
 
 
 def _variables(options: ChatOptions, source: TokenizerSource) -> dict[str, Any]:
-    """Return the variables of the template: special tokens by role, then those of the user."""
+    """Return the variables of the template: special tokens by role, and variables of the user.
+
+    A variable of the user replaces a special token of the same name.
+    """
     found = {role: find_role(source.config, source.roles, role) for role in _ROLES}
     tokens = {f"{role}_token": token.token for role, token in found.items() if token is not None}
     return {**tokens, **source.roles, **parse_variables(options.template_arg)}
 
 
 def _sample_in_worker(request: SampleRequest, workers: Processes | None) -> ChatSample:
-    """Take the sample in one of `workers`, or in a new process if there are none."""
+    """Return the sample, rendered in one of `workers`, or in a new process if `workers` is None."""
     with contextlib.ExitStack() as stack:
         asked = workers or stack.enter_context(Processes(0, ChatTasks.address))
         event = asked.ask(msgspec.json.encode(request))
@@ -231,7 +237,10 @@ def _sample_in_worker(request: SampleRequest, workers: Processes | None) -> Chat
 def _missing_token_notes(
     template: Template, source: TokenizerSource, sampled: ChatSample
 ) -> tuple[str, ...]:
-    """Return a note if the template writes special tokens that the tokenizer does not have."""
+    """Return a note on special tokens that the template writes, but the tokenizer does not have.
+
+    The result is empty if there are no such tokens in the sample.
+    """
     written = sorted(set(_SPECIAL_TOKEN.findall(_COMMENT.sub("", template.text))))
     known = {token["content"] for token in source.config.get("added_tokens") or []}
     some = "\n".join(sampled.sample.texts[:_SEARCHED_TEXTS])

@@ -1,1 +1,1 @@
-"""Records of conversations in any known shape, read as messages."""
+"""Reading of conversations from records of any known shape."""

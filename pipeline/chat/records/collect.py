@@ -1,4 +1,4 @@
-"""Collection of JSON objects into batches of chat records, each with its place in the input."""
+"""Collection of JSON objects into batches of chat records, each with its position in the input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ __all__ = ["Collector"]
 
 
 class Collector:
-    """Maker of batches; `shaper` converts records, `key_field`, if given, decides their split."""
+    """Conversion of blocks, array elements and table rows into batches of chat records.
+
+    The `shaper` converts each record. The field `key_field`, if given, decides its split.
+    """
 
     def __init__(self, shaper: Shaper, key_field: str | None) -> None:
         self._shaper = shaper
@@ -34,12 +37,16 @@ class Collector:
         return ChatBatch(keys=[] if self._key_path else None)
 
     def read_fields(self, names: Sequence[str]) -> list[str]:
-        """Return those of the fields `names` that are read; others need not be decoded."""
+        """Return the fields among `names` that are needed. Other fields need not be decoded."""
         keys = [self._key_field, self._key_path[0]] if self._key_path else []
         return [name for name in names if name in keys or self._shaper.knows(name)]
 
     def lines(self, block: Block, record: int, line: int) -> ChatBatch:
-        """Return the records of a block; `record` and `line` are the numbers of its first ones."""
+        """Return a batch of the records in the lines of `block`.
+
+        The arguments `record` and `line` are the numbers of its first record and line. Records that
+        cannot be used become rejects of the batch.
+        """
         if block.too_long:
             at = Position(record, line, block.offset)
             batch = self._too_long(at, block.data, block.too_long, "a line")
@@ -60,7 +67,7 @@ class Collector:
         return batch
 
     def elements(self, part: Elements, record: int) -> ChatBatch:
-        """Return the records of array elements; `record` is the number of the first."""
+        """Return a batch of the records in array elements; the first has the number `record`."""
         if part.too_long:
             start = part.starts[0]
             at = Position(record, part.lines[0], part.offset + start)
@@ -85,7 +92,7 @@ class Collector:
         return batch
 
     def _objects(self, found: list[dict[str, Any]], part: Elements, record: int) -> ChatBatch:
-        """Return the batch of the objects `found`, which `part` spells."""
+        """Return a batch of the decoded objects `found`; `part` has their texts and positions."""
         batch = self.batch()
         try:
             batch.records, batch.plain_turns = self._shaper.records(found)
@@ -120,7 +127,7 @@ class Collector:
         return batch
 
     def add_json(self, batch: ChatBatch, at: Position, raw: bytes) -> None:
-        """Add the record whose text is `raw`, or a reject if it cannot be used."""
+        """Add to `batch` the record whose text is `raw`, or a reject if it cannot be used."""
         try:
             found = object_of(raw)
         except BadLineError as bad:
@@ -132,9 +139,9 @@ class Collector:
     def add(
         self, batch: ChatBatch, at: Position, found: dict[str, Any], raw: bytes | None, size: int
     ) -> None:
-        """Add the record `found` of `size` bytes, or a reject if it cannot be used.
+        """Add to `batch` the record `found` of `size` bytes, or a reject if it cannot be used.
 
-        `raw` is its text, None for a row of a table.
+        The argument `raw` is the text of the record, or None for a row of a table.
         """
         batch.read += 1
         try:
@@ -152,7 +159,10 @@ class Collector:
             batch.keys.append(key)
 
     def _too_long(self, at: Position, head: bytes, size: int, what: str) -> ChatBatch:
-        """Return a batch with a reject for a record over the limit; its text begins with `head`."""
+        """Return a batch with one reject, for a record of more bytes than the limit.
+
+        The argument `head` is the beginning of the record's text.
+        """
         batch = self.batch()
         batch.read = 1
         detail = f"{what} of {size} bytes, over the limit of {MAX_RECORD_BYTES}"
@@ -173,9 +183,10 @@ class Collector:
 
 
 def _name_count(found: list[dict[str, Any]], turns: PlainTurns | None) -> int | None:
-    """Return the number of names in `found`; None unless only lists of plain `turns` nest in them.
+    """Return the number of field names in all objects `found`, or None if it is not known.
 
-    All of `found` have the same fields. Counting their names one by one takes 600 ns per record.
+    It is known if the objects hold lists of the plain `turns`, and no other lists or objects. All
+    of `found` must have the same fields. Counting each name takes 600 ns per record instead.
     """
     if turns is None:
         return None
@@ -185,7 +196,7 @@ def _name_count(found: list[dict[str, Any]], turns: PlainTurns | None) -> int | 
 
 
 def _as_json(found: dict[str, Any]) -> bytes:
-    """Return a row of a table as JSON for an excerpt; empty if JSON cannot hold it."""
+    """Return a table row as JSON for an excerpt, or b"" if the row cannot be written as JSON."""
     try:
         return msgspec.json.encode(found)
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Conversations and batches of them, which reading records of any shape gives."""
+"""Conversations and batches of them, as read from records of any shape."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ FORMS: tuple[Form, ...] = ("chat", "pairs", "labels", "groups")
 
 
 class Conversation(msgspec.Struct, kw_only=True):
-    """Turns in order, ready for a chat template.
+    """Messages of a conversation in order, ready for a chat template.
 
-    A message is a dict with `role` and `content` (text, as a rule), and any other fields of the
+    A message is a dict with `role` and `content` (usually text), and those other fields of the
     record that templates know: `tool_calls`, `tool_call_id`, `name`, `reasoning_content`.
     """
 
@@ -36,7 +36,7 @@ class Conversation(msgspec.Struct, kw_only=True):
 
 
 class ChatRecord(msgspec.Struct, kw_only=True):
-    """The conversations of one record; in a pair, first the chosen one, then the rejected one."""
+    """Conversations of one record. In a pair, the first ends with the chosen answer."""
 
     conversations: list[Conversation]
     form: Form = "chat"
@@ -45,10 +45,10 @@ class ChatRecord(msgspec.Struct, kw_only=True):
 
 
 class PlainTurns(NamedTuple):
-    """All turns of a batch of conversations as columns; each turn is a role and a text.
+    """Columns of all turns in a batch of conversations, where each turn is a role and a text.
 
-    `counts` holds the number of turns of each conversation. `role_first` is true if the role stands
-    before the text in all of them.
+    The list `counts` has the number of turns of each conversation. The flag `role_first` is true if
+    the role comes before the text in all turns.
     """
 
     roles: list[str]
@@ -59,7 +59,7 @@ class PlainTurns(NamedTuple):
 
 @dataclass(kw_only=True, slots=True)
 class ChatBatch:
-    """Consecutive records of one span; fields without a description are those of `Batch`."""
+    """Consecutive records of one span. Fields without a description are those of `Batch`."""
 
     records: list[ChatRecord] = field(default_factory=list)
     plain_turns: PlainTurns | None = None
@@ -78,7 +78,7 @@ class ChatBatch:
     consumed: int = 0
 
     def reject(self, at: Position, raw: bytes | None, reason: str, detail: str) -> None:
-        """Add a reject for the record at `at`, whose text is `raw`."""
+        """Add a reject for the record at `at`, whose text is `raw` (None for a table row)."""
         self.rejects.append(
             Reject(
                 record=at.record, line=at.line, offset=at.offset,

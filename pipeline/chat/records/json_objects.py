@@ -1,9 +1,9 @@
-"""Decoding of JSON lines into whole objects, in about 3 microseconds per kilobyte.
+"""Decoding of JSON lines into Python objects, in about 3 microseconds per kilobyte.
 
-Every value becomes a Python object, so decoding proves that a line is valid JSON in UTF-8. Defects
+All values of a line are decoded, which proves that the line is valid JSON in UTF-8. Three defects
 that the decoder accepts are searched for in each block: several objects in a line, deep nesting,
-and names that stand twice in an object, whose value would be a guess. If a block has one, each line
-is decoded separately, which gives the reason. Both ways agree on every line:
+and names that occur twice in an object. If a block has such a defect, each line is decoded
+separately to find the reason. Both ways agree on every line:
 `tests/pipeline/chat/records/test_lines.py` compares them with the standard library.
 """
 
@@ -44,9 +44,10 @@ Starts = npt.NDArray[np.int64]
 
 
 def objects_of(data: bytes, starts: Starts) -> Objects | None:
-    """Return the objects of a block whose lines start at `starts`; None if a line may be defective.
+    """Return the objects of a block with lines that start at `starts`.
 
-    Names that stand twice in an object are not found: see `names_once`.
+    Return None if a line may be defective. Names that occur twice in an object are not detected
+    here; see `names_once`.
     """
     if not one_object_a_line(np.frombuffer(data, np.uint8), starts):
         return None
@@ -58,10 +59,10 @@ def objects_of(data: bytes, starts: Starts) -> Objects | None:
 
 
 def objects_between(data: bytes, starts: Starts) -> Objects | None:
-    """Return the objects in array elements that start at `starts`; None if one may be defective.
+    """Return the objects in array elements that start at `starts`, or None if one may be defective.
 
-    `data` has the commas between them. The number of decoded objects proves that each element is
-    one object.
+    The bytes `data` include the commas between the elements. The number of decoded objects proves
+    that each element is one object.
     """
     try:
         found: Objects = _LIST_DECODER.decode(b"[%b]" % data)
@@ -72,7 +73,10 @@ def objects_between(data: bytes, starts: Starts) -> Objects | None:
 
 
 def value_of(text: str) -> Any:
-    """Return the JSON value in a string of a record; raise `BadLineError` if there is none.
+    """Return the JSON value that `text`, a string in a record, contains.
+
+    Raise `BadLineError` if the text is not valid JSON, nests too deeply, or repeats a name in an
+    object.
 
     >>> value_of('{"a": 1}')
     {'a': 1}
@@ -89,7 +93,7 @@ def value_of(text: str) -> Any:
 
 
 def _is_sound(found: Objects, data: bytes, starts: Starts) -> bool:
-    """Return whether there is one object for each start, and none is nested too deeply."""
+    """Return whether there is one object for each start, and no line is nested too deeply."""
     octets = np.frombuffer(data, np.uint8)
     bounds = np.append(starts, len(data))
     deep = lines_of_brackets(octets, starts, MAX_DEPTH)
@@ -99,7 +103,7 @@ def _is_sound(found: Objects, data: bytes, starts: Starts) -> bool:
 
 
 def object_of(raw: bytes) -> dict[str, Any]:
-    """Return the object of one line; raise `BadLineError` with the reason if there is none."""
+    """Return the object in one line. Raise `BadLineError` if it is not one valid object."""
     try:
         found: dict[str, Any] = _DECODER.decode(raw)
     except _REFUSALS as error:
@@ -111,17 +115,21 @@ def object_of(raw: bytes) -> dict[str, Any]:
 
 
 def _refuse_twice(raw: bytes, found: Any) -> None:
-    """Raise `BadLineError` if a name stands twice in an object of `raw`; `found` is its value."""
+    """Raise `BadLineError` if a name occurs twice in an object of `raw`.
+
+    The argument `found` is the decoded value of `raw`.
+    """
     names = _names_of(found)
     if raw.count(b":") != names and len(_NAME_END.findall(raw)) != names:
         parse_unique(raw)
 
 
 def names_once(data: bytes, starts: Starts, found: Objects, names: int | None = None) -> bool:
-    """Return whether no name stands twice in an object of `found`, whose texts begin at `starts`.
+    """Return whether no name occurs twice in an object of `found`, whose texts begin at `starts`.
 
-    The text must have as many ends of names as names were decoded (`names`, if their number is
-    known). A string that begins with a colon looks like one more: lines with such are parsed.
+    If so, `data` has as many ends of names as names were decoded (`names`, if this number is
+    known). A string that begins with a colon may look like the end of a name, so lines with such a
+    string are parsed instead.
     """
     ends, unsure = _name_ends(np.frombuffer(data, np.uint8))
     missing = len(ends) - (_names_in(found) if names is None else names)
@@ -142,8 +150,8 @@ def names_once(data: bytes, starts: Starts, found: Objects, names: int | None = 
 def _name_ends(octets: npt.NDArray[np.uint8]) -> tuple[Starts, Starts]:
     """Return the positions of colons that may end a name, and of those that may be in a string.
 
-    The latter are also among the former. The quote before such a colon may open a string, or stands
-    behind several backslashes, which may escape it; or white space is between quote and colon.
+    The second array is a part of the first. It has a colon if the quote before it may open a string
+    or comes after several backslashes, or if there is white space between quote and colon.
     """
     colons = np.flatnonzero(octets == ord(":"))
     before, second, third, fourth = (octets[colons - back] for back in (1, 2, 3, 4))
@@ -158,7 +166,7 @@ def _name_ends(octets: npt.NDArray[np.uint8]) -> tuple[Starts, Starts]:
 
 
 def _names_in(values: list[Any]) -> int:
-    """Return the number of names in `values`, at any depth."""
+    """Return the number of object names in `values`, at any depth."""
     count = 0
     while True:
         kinds = set(map(type, values))
@@ -175,7 +183,7 @@ def _names_in(values: list[Any]) -> int:
 
 
 def _names_of(value: Any) -> int:
-    """Return the number of names in one value, at any depth; faster for few names."""
+    """Return the number of object names in `value`, at any depth. It is fast for few names."""
     inner: Iterable[Any] = ()
     count = 0
     if type(value) is dict:

@@ -1,7 +1,7 @@
 """Preferences: records whose answers are compared, judged or rewarded (pairs, labels, groups).
 
 Each answer becomes a `Conversation`, whose `prompt` is the number of messages before the answer.
-These messages are equal in all conversations of a record.
+These messages are the same in all conversations of a record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NO_PROMPT = (
 
 
 def answer_start(messages: list[Message]) -> int:
-    """Return the index of the message after the last one of system, developer or user, or 0.
+    """Return the index of the first message after the last system, developer or user message, or 0.
 
     >>> answer_start([{"role": "user"}, {"role": "assistant"}, {"role": "tool"}])
     1
@@ -36,7 +36,10 @@ def answer_start(messages: list[Message]) -> int:
 
 
 def labelled(conversation: Conversation, label: Any) -> ChatRecord:
-    """Return the record of a conversation whose last answer is labelled good or bad."""
+    """Return the record of a conversation whose last answer `label` calls good or bad.
+
+    Raise `BadLineError` if `label` is not a boolean, or if there is no prompt or no answer.
+    """
     if not isinstance(label, bool):
         raise BadLineError(
             "bad_label",
@@ -53,7 +56,10 @@ def labelled(conversation: Conversation, label: Any) -> ChatRecord:
 
 
 class Answers:
-    """Maker of records from a prompt and several answers; `turns` reads answers that are turns."""
+    """Conversion of a prompt and several answers into records.
+
+    The argument `turns` reads answers that are written as turns.
+    """
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -61,7 +67,10 @@ class Answers:
     def pair(
         self, prompt: list[Message], chosen: Any, rejected: Any, tools: list[Any] | None
     ) -> ChatRecord:
-        """Return the record of a chosen answer and a rejected one."""
+        """Return the record of a chosen and a rejected answer to `prompt`.
+
+        Raise `BadLineError` if the answers are equal, or if no common prompt comes before them.
+        """
         answers = {"chosen": chosen, "rejected": rejected}
         for name, answer in answers.items():
             if isinstance(answer, str):
@@ -80,7 +89,10 @@ class Answers:
     def group(
         self, prompt: list[Message], responses: Any, rewards: Any, tools: list[Any] | None
     ) -> ChatRecord:
-        """Return the record of several responses, each with its reward or NaN."""
+        """Return the record of several responses, each with its reward, or NaN without rewards.
+
+        Raise `BadLineError` if `responses` or `rewards` cannot be used.
+        """
         if not isinstance(responses, list):
             raise BadLineError(
                 "bad_responses", f"'responses' is a JSON {kind_of(responses)}, not an array"
@@ -104,7 +116,7 @@ class Answers:
     ) -> Conversation:
         """Return `prompt` and `answer` joined, or `answer` alone if it begins with a prompt itself.
 
-        In the latter case `Conversation.prompt` is -1, as its length is not known yet.
+        In the second case `Conversation.prompt` is -1, because its length is not known yet.
         """
         messages, train = self.answer(answer, name)
         whole = messages[0]["role"] in _ASKING
@@ -115,7 +127,10 @@ class Answers:
         )  # fmt: skip
 
     def answer(self, value: Any, name: str) -> tuple[list[Message], Train]:
-        """Return the turns of one answer: a text, a turn, or several."""
+        """Return the messages and the training flags of an answer: a text, a turn, or several.
+
+        Raise `BadLineError`, naming the field `name`, if the answer is empty or cannot be read.
+        """
         if isinstance(value, str):
             if not value:
                 raise BadLineError("empty", f"{name!r} is empty")
@@ -128,14 +143,20 @@ def _asks(prompt: list[Message]) -> bool:
 
 
 def _system_turn(prompt: list[Message], messages: list[Message]) -> list[Message]:
-    """Return the system turn of `prompt` in a list; none if `messages` begin with their own."""
+    """Return a list with the system turn of `prompt`.
+
+    The list is empty if `prompt` has none, or if `messages` begin with their own.
+    """
     systems = ("system", "developer")
     own = messages[0]["role"] in systems
     return [turn for turn in prompt[:1] if turn["role"] in systems and not own]
 
 
 def _find_prompt(found: list[Conversation], prompt: list[Message]) -> None:
-    """Set the prompt of two whole conversations to the first messages, which are equal in both."""
+    """Set the prompt of two complete conversations to the first messages that both share.
+
+    Raise `BadLineError` if they share no prompt, or if it does not contain the given `prompt`.
+    """
     first, second = (one.messages for one in found)
     limit = min(len(first), len(second)) - 1
     same = next((at for at in range(limit) if first[at] != second[at]), limit)
@@ -157,7 +178,10 @@ def _find_prompt(found: list[Conversation], prompt: list[Message]) -> None:
 
 
 def _rewards(value: Any, count: int) -> list[float]:
-    """Return the reward of each of `count` responses; all are NaN if `value` is null."""
+    """Return the reward of each of `count` responses. All are NaN if there are no rewards.
+
+    Raise `BadLineError` if `value` is not a list of `count` finite numbers.
+    """
     if value is None:
         return [math.nan] * count
     if not isinstance(value, list):

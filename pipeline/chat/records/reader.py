@@ -1,7 +1,7 @@
-"""Reader of batches of chat records from a span of any input.
+"""Reader for batches of chat records from a span of any input.
 
 JSON lines take about four microseconds for a plain record of a few hundred bytes. A record that
-cannot be used becomes a `Reject` with its place and reason; it counts in the numbers of records.
+cannot be used becomes a `Reject` with its position and the reason. It has a record number, too.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ _BLOCK_BYTES = 256 << 10  # its objects and ids fit the caches: 8 % faster than 
 class ChatReadOptions:
     """Options for reading conversations from records.
 
-    `shape` is one of `SHAPES`, `form` one of `FORMS`; None stands for recognition by the fields of
-    each record. `columns` pairs a name of `FIELDS` or `ROLES` with the name in the records, in
-    which dots lead into nested objects. `system` is a system turn for conversations without one.
+    The option `shape` is one of `SHAPES`, and `form` one of `FORMS`. With None, the fields of each
+    record decide. Each pair in `columns` is a name of `FIELDS` or `ROLES` and the name in the
+    records, where a dot separates nested names. The text `system` becomes a system turn in
+    conversations without one.
     """
 
     shape: str | None = None
@@ -62,9 +63,9 @@ class ChatReadOptions:
 def _one_of(
     where: str, value: str | None, known: tuple[str, ...], others: Mapping[str, str] | None = None
 ) -> None:
-    """Raise `UsageError` for a value that is not `known`.
+    """Raise `UsageError` if `value` is neither None nor in `known`.
 
-    `others` maps values to the options that accept them, which the remedy suggests.
+    The mapping `others` names options that accept a value. The error suggests such an option.
     """
     if value is not None and value not in known:
         other = (others or {}).get(value)
@@ -76,9 +77,9 @@ def _one_of(
 
 
 class ChatReader(StreamReader):
-    """Reader of the batches of one span.
+    """Reader for the batches of one span.
 
-    ``lap("read")`` is called after each block that was read, for profiles.
+    For profiles, ``lap("read")`` is called after each block that was read.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class ChatReader(StreamReader):
         self._collect = _collector(options)
 
     def batches(self) -> Generator[ChatBatch]:
-        """Yield all records of the span, in order."""
+        """Yield batches of all records of the span, in order."""
         source, options = self._source, self._options
         if source.format in ("parquet", "hf"):
             with contextlib.closing(_table_batches(source, self._span, options)) as batches:

@@ -8,12 +8,13 @@
 | alpaca | `instruction`, `input`, `output` or `response`, `history` |
 | prompt | `prompt`, `completion`: texts, or turns |
 
-Any may have `system` and `tools` (or `functions`). Beside a prompt in one of these shapes, `chosen`
-and `rejected` make pairs, `responses` or `completions` (with `rewards` or `scores`) groups; `label`
-makes labels. In every shape, turns may have the fields `role` and `content` or `from` and `value`.
+A record of any shape may have `system` and `tools` (or `functions`). Further fields make
+preferences: `chosen` and `rejected` make pairs; `responses` or `completions`, with `rewards` or
+`scores`, make groups; `label` makes labels. In every shape, turns may have the fields `role` and
+`content`, or `from` and `value`.
 
 The names of the fields alone decide the shape, once for all records with the same fields. Plain
-turns and plain texts, which most records hold, take a microsecond or two; whole blocks of plain
+turns and plain texts, which most records hold, take a microsecond or two. Whole blocks of plain
 turns take less.
 """
 
@@ -79,7 +80,7 @@ Convert = Callable[[Record], ChatRecord]
 
 
 class Shaper:
-    """Converter of records into `ChatRecord`s; a record that cannot be used raises `BadLineError`.
+    """Converter from records to `ChatRecord`s. A record that cannot be used raises `BadLineError`.
 
     The arguments are those of `ChatReadOptions`.
     """
@@ -106,12 +107,15 @@ class Shaper:
         self._of_plain_turns: dict[tuple[str, ...], str] = {}
 
     def knows(self, name: str) -> bool:
-        """Return whether the field `name` of a record is read."""
+        """Return whether the field `name` of a record is used."""
         own = {step for path in self._columns.values() for step in (path[0], ".".join(path))}
         return name in own or _is_field(name)
 
     def records(self, found: list[Record]) -> tuple[list[ChatRecord], PlainTurns | None]:
-        """Return `found` converted, each as by `record`, and their turns if all are plain."""
+        """Return each record converted by `record`, and the turns of all records.
+
+        The turns are None unless all are plain.
+        """
         layouts = set(map(tuple, found))
         field = self._of_plain_turns.get(layouts.pop()) if len(layouts) == 1 else None
         if field is not None:
@@ -122,9 +126,9 @@ class Shaper:
         return list(map(self.record, found)), None
 
     def record(self, record: Record) -> ChatRecord:
-        """Return the conversations of `record`, which may share its lists and objects.
+        """Return the conversations of `record`.
 
-        `record` is not modified: the names in it are counted afterwards.
+        They may share lists and objects with `record`, which is not modified.
         """
         if None in record.values():
             record = {name: value for name, value in record.items() if value is not None}
@@ -141,7 +145,10 @@ class Shaper:
         return convert(record) if convert else self._new_converter(names)(record)
 
     def _misnamed(self, record: Record, bad: BadLineError) -> BadLineError:
-        """Return `bad`, or an error on missing fields of `--columns` if no shape fits."""
+        """Return the error to raise for `bad`: `bad` itself, or a more precise error.
+
+        The error is more precise if no shape fits and fields that `--columns` names are missing.
+        """
         reason = bad.args[0]
         missing = [".".join(path) for path in self._columns.values() if not _has(record, path)]
         if reason != "unknown_shape" or not missing:
@@ -163,7 +170,10 @@ class Shaper:
         return found
 
     def _new_converter(self, names: tuple[str, ...]) -> Convert:
-        """Return the converter of records with these fields; cache it unless names are huge."""
+        """Return a function that converts records with the fields `names`.
+
+        The function is cached, unless the names are very long.
+        """
         if len(self._converters) >= _MAX_LAYOUTS:
             self._converters.clear()
             self._of_plain_turns.clear()
@@ -197,7 +207,7 @@ class Shaper:
         return labelled(self._conversation(layout, record), record[layout.fields["label"]])
 
     def _conversation(self, layout: RecordLayout, record: Record) -> Conversation:
-        """Return the conversation with the system turn and the tools of the record."""
+        """Return the conversation in `record`, with its system turn and its tools."""
         messages, train, prompt = self._turns_of(layout, record)
         whole = self._with_system(messages, layout, record)
         added = len(whole) - len(messages)
@@ -207,7 +217,7 @@ class Shaper:
         )  # fmt: skip
 
     def _turns_of(self, layout: RecordLayout, record: Record) -> tuple[list[Message], Train, int]:
-        """Return the turns, their training flags, and how many of the turns are the prompt."""
+        """Return the messages, their training flags, and the number of messages in the prompt."""
         fields = layout.fields
         if layout.shape in ("messages", "sharegpt"):
             name = fields["messages" if layout.shape == "messages" else "conversations"]
@@ -257,7 +267,7 @@ class Shaper:
     def _prompt_of(
         self, layout: RecordLayout, record: Record
     ) -> tuple[list[Message], list[Any] | None]:
-        """Return the turns before the answers of a record, possibly none, and its tools."""
+        """Return the messages before the answers of a record (possibly none), and its tools."""
         messages: list[Message] = []
         if layout.shape in ("alpaca", "instances"):
             messages = _instruction(layout, record)
@@ -269,7 +279,7 @@ class Shaper:
         return self._with_system(messages, layout, record), _tools(layout, record)
 
     def _prompt_turns(self, value: Any, name: str) -> list[Message]:
-        """Return the turns of a prompt: a text of the user, a transcript, or a list of turns."""
+        """Return the messages of a prompt, which is a text of the user, a transcript, or turns."""
         if isinstance(value, str) and not value:
             raise BadLineError("empty", f"{name!r} is empty")
         if isinstance(value, str):
@@ -278,7 +288,10 @@ class Shaper:
 
 
 def _plain_texts(layout: RecordLayout, otherwise: Convert) -> Convert:
-    """Return a fast converter of records of plain texts; it passes others to `otherwise`."""
+    """Return a fast function that converts records of two or three plain texts.
+
+    Any other record is passed to the function `otherwise`.
+    """
     fields = layout.fields
     asked = fields["prompt" if layout.shape == "prompt" else "instruction"]
     more = fields.get("input") if layout.shape == "alpaca" else None
@@ -305,7 +318,10 @@ def _plain_texts(layout: RecordLayout, otherwise: Convert) -> Convert:
 
 
 def _instruction(layout: RecordLayout, record: Record) -> list[Message]:
-    """Return the turns of `history`, and one of the instruction followed by its input."""
+    """Return the messages of `history`, followed by a message of the user.
+
+    The message of the user is the instruction, followed by its input.
+    """
     names = [layout.fields.get(ours, ours) for ours in ("instruction", "input")]
     parts = [record[name] for name in names if name in record]
     for part in parts:
@@ -319,7 +335,7 @@ def _instruction(layout: RecordLayout, record: Record) -> list[Message]:
 
 
 def _instance(value: Any) -> Record:
-    """Return the object in `instances`; raise `BadLineError` unless there is exactly one."""
+    """Return the only object in `instances`. Raise `BadLineError` unless there is exactly one."""
     if not isinstance(value, list) or len(value) != 1 or not isinstance(value[0], dict):
         count = len(value) if isinstance(value, list) else f"a JSON {kind_of(value)}"
         raise BadLineError("several_instances", f"'instances' holds {count}, not one object")
@@ -329,7 +345,7 @@ def _instance(value: Any) -> Record:
 
 
 def _history(value: Any) -> list[Message]:
-    """Return the turns in `history`, a list of pairs of question and answer."""
+    """Return the messages in `history`, a list of pairs of question and answer."""
     messages: list[Message] = []
     for pair in value if isinstance(value, list) else [None]:
         if not isinstance(pair, list) or list(map(type, pair)) != [str, str] or not all(pair):
@@ -352,10 +368,11 @@ def _tools(layout: RecordLayout, record: Record) -> list[Any] | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordLayout:
-    """Form, shape and field names of records with the same fields.
+    """Form, shape and field names of records that have the same fields.
 
-    `shape` is that of the conversation or, in pairs and groups, of the prompt (None: there is no
-    prompt, or the answers begin with it). `fields` maps a name of `FIELDS` to that in the records.
+    In pairs and groups, `shape` is the shape of the prompt. It is None if there is no prompt, or if
+    the answers begin with it. The mapping `fields` has the name in the records for a name of
+    `FIELDS`.
     """
 
     form: Form
@@ -364,7 +381,7 @@ class RecordLayout:
 
 
 def form_of(fields: Iterable[str]) -> Form:
-    """Return the form that is recognized by the names of the `fields` of a record.
+    """Return the form of records with the names `fields`.
 
     >>> form_of(["prompt", "chosen", "rejected"])
     'pairs'
@@ -374,7 +391,7 @@ def form_of(fields: Iterable[str]) -> Form:
 
 
 def _is_field(name: str) -> bool:
-    """Return whether records have a known field of this name, or another name of one.
+    """Return whether `name` is a known field of records, or another name of a known field.
 
     >>> _is_field("completions"), _is_field("url")
     (True, False)
@@ -383,9 +400,9 @@ def _is_field(name: str) -> bool:
 
 
 def _layout_of(names: tuple[str, ...], form: Form | None, shape: str | None) -> RecordLayout:
-    """Return the layout of records with the fields `names`; a `form` or `shape` of None is any.
+    """Return the layout of records with the fields `names`.
 
-    Raise `BadLineError` for records in no known shape.
+    If `form` or `shape` is None, the names decide it. Raise `BadLineError` if no known shape fits.
     """
     fields = {_ALIASES[name]: name for name in names if name in _ALIASES}
     fields |= {name: name for name in names if name not in _ALIASES}

@@ -1,8 +1,8 @@
 """Chat records from tables: Parquet files, and Hugging Face datasets on disk or on the hub.
 
-Only the columns of known fields are read. At most 8 MiB of them, or one row, become Python objects
-at a time. A null field of a struct counts as absent, since Arrow gives every row the fields of all
-rows. The place of a record is the number of its row.
+Only the columns of known fields are read. At most 8 MiB of these columns, or one row, become Python
+objects at a time. A null field of a struct counts as absent, since Arrow gives every row the fields
+of all rows. The position of a record is the number of its row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _LONG_TEXT = 16 << 10
 def table_records(
     source: Source, span: Span, config: str | None, split: str | None, collect: Collector
 ) -> Iterator[ChatBatch]:
-    """Yield the records of the rows of `span`; `config` and `split` select a dataset."""
+    """Yield batches of the rows of `span`; `config` and `split` select a Hugging Face dataset.
+
+    Raise `InputError` if the table has no known column.
+    """
     limits = BatchLimits(rows=_ROWS, bytes=TEXT_BYTES, for_text=_rows_at_once)
     with open_table(source, config, split) as table:
         names = table.schema.names
@@ -48,9 +51,9 @@ def table_records(
 
 
 def _rows_at_once(longest: int) -> int:
-    """Return how many rows to decode together if their longest text has `longest` bytes.
+    """Return the number of rows to decode together if their longest text has `longest` bytes.
 
-    With long texts it is one row, since a row may hold a text many times.
+    The number is 1 for long texts, since a row may contain the same long text many times.
     """
     return 1 if longest > _LONG_TEXT else TEXT_BYTES // longest
 
@@ -62,7 +65,7 @@ def _batches(
     collect: Collector,
     within: Callable[[], AbstractContextManager[None]],
 ) -> Iterator[ChatBatch]:
-    """Yield the records of Arrow rows; they are decoded in the context `within()`."""
+    """Yield batches of Arrow rows, which are decoded in the context `within()`."""
     for part in each_decoded(_parts(rows), within):
         batch = collect.batch()
         size = part.nbytes // max(1, part.num_rows)
@@ -80,7 +83,7 @@ def _batches(
 
 
 def _parts(rows: Any) -> Iterator[Any]:
-    """Yield `rows` in parts of at most `TEXT_BYTES` or of one row."""
+    """Yield `rows` in parts of at most `TEXT_BYTES` bytes, or of one row."""
     if rows.num_rows <= 1 or rows.nbytes <= TEXT_BYTES:
         if rows.num_rows:
             yield rows
@@ -91,7 +94,7 @@ def _parts(rows: Any) -> Iterator[Any]:
 
 
 def _values(rows: Any, size: int) -> list[Any]:
-    """Return each of `rows` as a dict without nulls, or as the error for it."""
+    """Return each row as a dict without nulls, or as a `BadLineError` that says what is wrong."""
     if rows.num_rows == 1 and size > MAX_RECORD_BYTES:
         problem = f"a row of {size} bytes, over the limit of {MAX_RECORD_BYTES}"
         return [BadLineError("too_long", problem)]

@@ -1,9 +1,9 @@
 """Conversion of tools and tool calls to the form that chat templates expect.
 
 Datasets hold calls as in OpenAI's API (arguments as JSON in a string), as in ShareGPT (the whole
-call as JSON in a string), or as content blocks. Templates expect
-``{"type": "function", "function": {"name": ..., "arguments": {...}}}``. The arguments are an
-object, because templates write them with `tojson`, which would quote a string once more.
+call as JSON in a string), or as content blocks. Templates expect ``{"type": "function", "function":
+{"name": ..., "arguments": {...}}}``. The arguments must be an object, because templates write them
+with `tojson`, which would quote a string a second time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _FUNCTION = "function"
 
 
 def tool_calls(value: Any, where: str) -> list[dict[str, Any]]:
-    """Return the calls in `value`, the field `tool_calls` of the message `where`.
+    """Return the calls in `value`, the content of `tool_calls` in the message that `where` names.
+
+    Raise `BadLineError` if a call cannot be used.
 
     >>> tool_calls([{"id": "c1", "function": {"name": "add", "arguments": '{"a": 1}'}}], "turn 2")
     [{'id': 'c1', 'type': 'function', 'function': {'name': 'add', 'arguments': {'a': 1}}}]
@@ -31,7 +33,9 @@ def tool_calls(value: Any, where: str) -> list[dict[str, Any]]:
 
 
 def spelled_calls(text: Any, where: str) -> list[dict[str, Any]]:
-    """Return the calls in `text`, which is JSON of one call or of a list of calls.
+    """Return the calls in `text`, which is a call or a list of calls, as JSON text or decoded.
+
+    Raise `BadLineError` if there is no call, or if a call cannot be used.
 
     >>> spelled_calls('{"name": "add", "arguments": {"a": 1}}', "turn 2")
     [{'type': 'function', 'function': {'name': 'add', 'arguments': {'a': 1}}}]
@@ -44,7 +48,10 @@ def spelled_calls(text: Any, where: str) -> list[dict[str, Any]]:
 
 
 def one_call(call: Any, where: str) -> dict[str, Any]:
-    """Return `call` in the form that templates expect; `id` and other fields are kept."""
+    """Return `call`, with its `id`, in the form that templates expect.
+
+    Raise `BadLineError` if it names no function.
+    """
     if not isinstance(call, dict):
         raise _bad(f"a tool call of {where} is a JSON {kind_of(call)}, not an object")
     inner = call.get(_FUNCTION, call)
@@ -76,9 +83,9 @@ def _arguments(function: dict[str, Any], name: str, where: str) -> dict[str, Any
 
 
 def tools_of(value: Any) -> list[Any] | None:
-    """Return the tools in `value`, which is a list or JSON of one; None if there are no tools.
+    """Return the tools in `value`, a list or the JSON text of a list, or None if there are none.
 
-    A bare function is wrapped in a tool, as templates expect.
+    A plain function description is wrapped in a tool, as templates expect.
 
     >>> tools_of('[{"name": "add", "parameters": {}}]')
     [{'type': 'function', 'function': {'name': 'add', 'parameters': {}}}]

@@ -1,12 +1,12 @@
-"""Translation of turns, as records spell them, into messages, as chat templates expect them.
+"""Translation of turns from the forms in records to the messages that chat templates expect.
 
-Most records already are as templates expect: such lists are returned unchanged, in about a tenth of
-a microsecond per message. Others are translated: names of roles and fields, content blocks, tool
-calls, weights.
+Most records already have this form. Their lists are returned unchanged, in about a tenth of a
+microsecond per message. In other records, the names of roles and fields, content blocks, tool calls
+and weights are translated.
 
 Content blocks in the order in which templates render a turn (reasoning, text, calls) become the
-fields of a message. Any other order is refused, because the rendering would have another order than
-the record. Blocks of anything but text are refused, too.
+fields of a message. Any other order is refused, because the rendering would not have the order of
+the record. Blocks that are not text are refused, too.
 
 A conversation may also be a transcript in one text, as in Anthropic's hh-rlhf: each turn begins
 with an empty line and "Human:" or "Assistant:". Any other text is an ordinary text.
@@ -76,7 +76,9 @@ _TRANSCRIPT_ROLES = {"Human": "user", "Assistant": "assistant"}
 
 
 def shifted(train: Train, count: int) -> Train:
-    """Return the flags `train` shifted by `count` messages without a flag.
+    """Return the flags `train` after `count` values of None, for messages added in front.
+
+    The result is None if `train` is.
 
     >>> shifted([True], 2)
     [None, None, True]
@@ -85,9 +87,10 @@ def shifted(train: Train, count: int) -> Train:
 
 
 class Turns:
-    """Reader of lists of turns; `roles` adds names of roles to `ROLE_NAMES`.
+    """Reader for lists of turns.
 
-    `role` and `content` are the names of the fields that hold these, tried in order.
+    The mapping `roles` adds names of roles to `ROLE_NAMES`. The arguments `role` and `content` name
+    the fields that hold role and content, in the order in which they are tried.
     """
 
     def __init__(
@@ -106,7 +109,10 @@ class Turns:
         self._taken = {*role, *content, *_WEIGHTS, "tool_calls", "function_call"}
 
     def read(self, value: Any, name: str) -> tuple[list[Message], Train]:
-        """Return the messages in `value`, the field `name`, and the training flag of each."""
+        """Return the messages in `value` (the value of field `name`), and their training flags.
+
+        The flags are None if no message has one. Raise `BadLineError` if `value` cannot be read.
+        """
         if self._as_is and type(value) is list and value:
             try:
                 for turn in value:
@@ -125,7 +131,11 @@ class Turns:
         return (found, None) if found else self._translated(value, name)
 
     def _renamed(self, value: Any) -> list[Message] | None:
-        """Return the messages if all turns have the last names of both fields alone, else None."""
+        """Return the messages if they can be had by renaming fields, else None.
+
+        This is so if each turn has a text, a role, and no other field, under the last of the names
+        that role and content may have.
+        """
         role, content, roles = self._role[-1], self._content[-1], self._spoken
         try:
             found = [{"role": roles[turn[role]], "content": turn[content]} for turn in value]
@@ -137,7 +147,10 @@ class Turns:
         return found if plain else None
 
     def plain_turns(self, lists: list[Any]) -> PlainTurns | None:
-        """Return all turns if `read` would not change any of `lists`, in a tenth of its time."""
+        """Return all turns of `lists` if `read` would return each list unchanged, otherwise None.
+
+        This takes a tenth of the time of `read`.
+        """
         try:
             turns = list(chain.from_iterable(lists))
             roles, contents = list(map(_ROLE, turns)), list(map(_CONTENT, turns))
@@ -187,7 +200,7 @@ class Turns:
         return self._any_turn(turn, role, where), _weight(turn, where)
 
     def _any_turn(self, turn: Message, role: str, where: str) -> list[Message]:
-        """Return the messages of any turn: the tool results that it holds, then the turn itself."""
+        """Return the messages in a turn of any form: its tool results, then the turn itself."""
         content = _first(turn, self._content)
         said = _content_parts(content, role, where)
         if turn.get("tool_calls") is not None:
@@ -229,14 +242,14 @@ class Turns:
 
 
 def _in_order(roles: list[str], lists: list[Any]) -> bool:
-    """Return whether each tool result follows the assistant or another result in its list."""
+    """Return whether each tool result follows the assistant or a tool result in the same list."""
     starts = set(accumulate(map(len, lists), initial=0))
     places = [at for at, role in enumerate(roles) if role == "tool"]
     return all(at not in starts and roles[at - 1] in ("assistant", "tool") for at in places)
 
 
 def _first(turn: Message, names: tuple[str, ...]) -> Any:
-    """Return the first of the fields `names` that is not null, or None."""
+    """Return the value of the first of the fields `names` that is not null, or None."""
     for name in names:
         if (value := turn.get(name)) is not None:
             return value
@@ -244,7 +257,10 @@ def _first(turn: Message, names: tuple[str, ...]) -> Any:
 
 
 def _listed(value: Any, name: str) -> list[Any]:
-    """Return the turns in `value`: a list, JSON of one, or an object of columns."""
+    """Return the turns in `value`: a list, the JSON text of a list, or an object of columns.
+
+    Raise `BadLineError`, naming the field `name`, if `value` has another form or no turns.
+    """
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = value_of(value)
@@ -261,7 +277,7 @@ def _listed(value: Any, name: str) -> list[Any]:
 
 
 def _rows(columns: dict[str, Any]) -> Any:
-    """Return an object of lists as a list of objects; any other value unchanged."""
+    """Return an object of equally long lists as a list of objects; any other object unchanged."""
     lists = list(columns.values())
     if not all(isinstance(column, list) for column in lists):
         return columns
@@ -286,7 +302,10 @@ def _content_parts(content: Any, role: str, where: str) -> _Content:
 
 
 def _with_results(message: Message, said: _Content, where: str) -> list[Message]:
-    """Return the tool results of a turn, then `message`; raise `BadLineError` if all is empty."""
+    """Return the tool results in a turn, followed by `message` if it is not empty.
+
+    Raise `BadLineError` if there is nothing at all, unless a tool sent `message`.
+    """
     empty = not (message["content"] or said.calls or message.get("reasoning_content"))
     if said.results:
         return said.results if empty else [*said.results, message]
@@ -317,7 +336,7 @@ def _weight(turn: Message, where: str) -> bool | None:
 
 @dataclass(kw_only=True, slots=True)
 class _Content:
-    """The parts of a message; `results` are the messages made of tool results in it."""
+    """Parts of the content of a message. The list `results` has a message for each tool result."""
 
     text: str = ""
     reasoning: str = ""
@@ -326,7 +345,9 @@ class _Content:
 
 
 def _content_of(blocks: list[Any], where: str) -> _Content:
-    """Return the parts of the content `blocks` of the message `where`.
+    """Return the parts of the content `blocks` in the message that `where` names.
+
+    Raise `BadLineError` for blocks of unknown type or in an order that templates cannot render.
 
     >>> _content_of([{"type": "text", "value": "Hi"}, {"type": "text", "text": "!"}], "turn 1").text
     'Hi!'
@@ -351,7 +372,7 @@ def _content_of(blocks: list[Any], where: str) -> _Content:
 
 
 def _only_text(blocks: list[Any]) -> Any:
-    """Return the text of `blocks` that hold one block of text; others unchanged.
+    """Return the text of `blocks` if there is only one block of text, otherwise `blocks`.
 
     >>> _only_text([{"type": "text", "value": "Hi"}]), _only_text([{"type": "image"}])
     ('Hi', [{'type': 'image'}])
@@ -402,7 +423,7 @@ def _block_value(block: dict[str, Any], where: str) -> Any:
 
 
 def _block_calls(block: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    """Return the calls in a block, whose fields are those of a call, or whose value is JSON."""
+    """Return the tool calls in a block, which has the fields of a call or a value that is JSON."""
     if block.get("input") is not None:  # as Anthropic's API has it
         call = {"name": block.get("name"), "arguments": block["input"], "id": block.get("id")}
         return [one_call(call, where)]
@@ -425,9 +446,11 @@ def _block_result(block: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def transcript(text: str, name: str) -> list[Message] | None:
-    """Return the turns written in the `text` of the field `name`; None if it is no transcript.
+    r"""Return the turns written in `text` (the value of field `name`); None if not a transcript.
 
-    >>> transcript("\\n\\nHuman: Hi\\n\\nAssistant: Yes?", "chosen")
+    Raise `BadLineError` if a turn is empty.
+
+    >>> transcript("\n\nHuman: Hi\n\nAssistant: Yes?", "chosen")
     [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': 'Yes?'}]
     >>> transcript("Human: Hi", "chosen")
     """
@@ -445,9 +468,9 @@ def transcript(text: str, name: str) -> list[Message] | None:
 
 
 def transcript_prompt(text: str, name: str) -> list[Message] | None:
-    """Return the turns of a prompt that ends with "Assistant:"; None if it is no transcript.
+    r"""Return the turns of a prompt that ends with "Assistant:", or None if it is not a transcript.
 
-    >>> transcript_prompt("\\n\\nHuman: Hi\\n\\nAssistant:", "prompt")
+    >>> transcript_prompt("\n\nHuman: Hi\n\nAssistant:", "prompt")
     [{'role': 'user', 'content': 'Hi'}]
     """
     bare = text.rstrip()
