@@ -1,8 +1,8 @@
-"""Canonical JSON, the one text of a value that is hashed.
+r"""Canonical JSON: the text of a value that is hashed.
 
-Keys are sorted, there are no blanks, text is ASCII with `\\uXXXX` escapes, and numbers are those of
-RFC 8259: NaN and infinities are refused. Integers of any size are allowed; floats are spelled as
-Python's `repr` does, the shortest digits that read back as the same double.
+Keys are sorted, there is no white space, and text is ASCII with `\uXXXX` escapes. Numbers are those
+of RFC 8259, so NaN and infinities are refused. Integers may have any size. Floats are written as
+Python's `repr` writes them, with the fewest digits that read back as the same double.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ __all__ = ["canonical_json", "digest_of"]
 
 
 def canonical_json(value: object) -> bytes:
-    """Return the canonical JSON of `value`; raise `ValueError` for NaN and infinities.
+    r"""Return the canonical JSON of `value`. Raise `ValueError` for NaN and infinities.
 
-    >>> canonical_json({"b": [1, 2.5], "a": "\\u00e9"})
-    b'{"a":"\\\\u00e9","b":[1,2.5]}'
+    >>> canonical_json({"b": [1, 2.5], "a": "\u00e9"})
+    b'{"a":"\\u00e9","b":[1,2.5]}'
     """
     return json.dumps(
         value, ensure_ascii=True, allow_nan=False, separators=(",", ":"), sort_keys=True

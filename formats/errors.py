@@ -1,16 +1,16 @@
-"""The errors that dataprep raises, and the exit code that a command ends with for each.
+"""The errors that dataprep raises, and the exit code of a command for each.
 
-    DataprepError                 1   a bug, unless it is of a class below
+    DataprepError                 1   a bug, if no class below fits
     |-- UsageError                2   arguments that cannot work together
     |-- IntegrityError            3   a dataset that is not what was built
     |-- StorageError              4   disk full, read-only, I/O failure, a worker that died
     |-- BusyError                 5   another builder owns the output
     |-- IncompatibleError         6   a newer format, a missing feature, a changed tokenizer
     `-- InputError                7   the data to build from
-        `-- RecordError           7   one record of it
+        `-- RecordError           7   one record of these data
 
-A message has four parts: a stable code, the place, the problem and the remedy. It prints as one
-line: ``error[E_SIZE] train/tokens-00003.bin: expected 8 bytes, found 6. Rebuild it.``
+A message has four parts: a stable code, the place, the problem and advice. It prints as one line:
+``error[E_SIZE] train/tokens-00003.bin: expected 8 bytes, found 6. Rebuild it.``
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ RESTORE = "Restore this file, or build again with --overwrite."
 class DataprepError(Exception):
     """Base class of all errors of dataprep.
 
-    `code` is stable and meant for programs, `where` names the file, line or argument, `problem`
-    states in one clause what is wrong, and `remedy` is a sentence that says what to do.
+    The attribute `code` is stable and meant for programs, and `where` names the file, line or
+    argument. The attribute `problem` is a clause that states what is wrong, and `remedy` is a
+    sentence that says what to do.
 
     >>> str(UsageError("must be at least 1, got 0", where="--workers", code="E_USAGE"))
     'error[E_USAGE] --workers: must be at least 1, got 0.'
@@ -75,7 +76,7 @@ class DataprepError(Exception):
         return f"error[{self.code}]{where} {self.problem}.{remedy}"
 
     def as_dict(self) -> dict[str, str | int | None]:
-        """Return the fields that ``--json`` prints."""
+        """Return the fields that ``--json`` prints: code, place, problem, advice and exit code."""
         return {
             "error": self.code,
             "where": self.where,
@@ -118,7 +119,10 @@ class IntegrityError(DataprepError):
 
 
 def damaged_file(problem: str, where: str, code: str) -> IntegrityError:
-    """Return the error of a dataset file that differs from the build, with remedy `RESTORE`."""
+    """Return the error for a dataset file that differs from what was built.
+
+    The advice in the error is `RESTORE`.
+    """
     return IntegrityError(problem, where=where, code=code, remedy=RESTORE)
 
 
@@ -129,7 +133,7 @@ class StorageError(DataprepError):
     default_code = "E_IO"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle a cause of a built-in type along with the error."""
+        """Return the arguments for pickle, with the cause of the error if its type is built in."""
         made, cause = super().__reduce__(), self.__cause__
         if isinstance(cause, MemoryError):
             cause = MemoryError(str(cause))  # numpy has a type of its own
@@ -138,21 +142,21 @@ class StorageError(DataprepError):
 
 
 class BusyError(DataprepError):
-    """An output that another builder holds or has just published."""
+    """An output that another builder is writing or has just published."""
 
     exit_code = 5
     default_code = "E_BUSY"
 
 
 class IncompatibleError(DataprepError):
-    """A dataset or state of another version of the format, or of another tokenizer."""
+    """A dataset or saved state in another version of the format, or made with another tokenizer."""
 
     exit_code = 6
     default_code = "E_INCOMPATIBLE"
 
 
 class InputError(DataprepError):
-    """Input data that are missing, empty or malformed."""
+    """Input data that is missing, empty or malformed."""
 
     exit_code = 7
     default_code = "E_INPUT"
@@ -168,9 +172,10 @@ _FILE_ERRORS = (IntegrityError, StorageError, IncompatibleError)
 
 
 def name_dataset(error: DataprepError, path: object) -> None:
-    """Add the dataset at `path` to `error.where`, for callers with several datasets open.
+    """Add the dataset at `path` to `error.where`, for callers that have several datasets open.
 
-    Files have the same names in all datasets. An argument or an absolute path is left as it is.
+    All datasets use the same file names, so a file name alone would be ambiguous. Arguments and
+    absolute paths in `error.where` are not changed.
 
     >>> error = IntegrityError("is missing", where="train/tokens-00000.bin", code="E_MISSING")
     >>> name_dataset(error, "code")
@@ -188,7 +193,7 @@ def name_dataset(error: DataprepError, path: object) -> None:
 
 @contextmanager
 def naming_dataset(path: object) -> Iterator[None]:
-    """Apply `name_dataset` to the errors of a block."""
+    """Apply `name_dataset` to every error that is raised in a ``with`` block."""
     try:
         yield
     except DataprepError as error:
@@ -197,7 +202,9 @@ def naming_dataset(path: object) -> Iterator[None]:
 
 
 def describe_exit(status: int) -> str:
-    """Return a phrase for the end of a process, from its exit code or negative signal number.
+    """Return a phrase that says how a process ended.
+
+    The argument `status` is an exit code, or the negative number of the signal that ended it.
 
     >>> describe_exit(-9), describe_exit(-35), describe_exit(3)
     ('was killed by SIGKILL', 'was killed by signal 35', 'ended with status 3')

@@ -1,8 +1,8 @@
-"""Errors of other libraries, raised again as errors of dataprep.
+"""Conversion of the errors of other libraries to errors of dataprep.
 
-Two context managers. `decoding` is for files that others wrote: an exception of the library that
-reads such a file becomes an `InputError` about the file. `rust_errors` is for libraries written in
-Rust, whose panics derive from `BaseException` as `KeyboardInterrupt` does.
+There are two context managers. `decoding` is for reading files of unknown origin: an exception of
+the library that reads the file becomes an `InputError` about the file. `rust_errors` is for
+libraries written in Rust, whose panics derive from `BaseException`, like `KeyboardInterrupt`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _MAX_REASON = 200  # characters
 def decoding(
     where: str, what: str, *, code: str, remedy: str, of: ErrorTypes = Exception
 ) -> Iterator[None]:
-    """Raise exceptions of a library about the file `where` as an `InputError`.
+    """Raise an `InputError` about the file `where` if a library raises an exception in the block.
 
-    The message says that the file is not a readable `what`. Errors of dataprep, of the machine (an
-    I/O error, no permission) and of memory pass unchanged, as do signals. Where code of dataprep
-    runs in the block, `of` limits the conversion to the exceptions of the library.
+    The message says that the file is not a readable `what`. Errors of dataprep, I/O and permission
+    errors, lack of memory and signals pass unchanged. If code of dataprep also runs in the block,
+    use `of` to convert only the exception types of the library.
     """
     try:
         yield
@@ -55,7 +55,7 @@ def decoding(
 def each_decoded(
     items: Iterable[T], context: Callable[[], AbstractContextManager[None]]
 ) -> Iterator[T]:
-    """Yield `items`; fetch each within `context()`, which is closed before the item is yielded."""
+    """Yield `items`; each is fetched in a ``with context()`` block that ends before the yield."""
     source = iter(items)
     while True:
         with context():
@@ -68,13 +68,13 @@ def each_decoded(
 
 
 def _requested_bytes(error: MemoryError) -> int:
-    """Return the size in a message of Arrow ("malloc of size 8 failed"), or 0."""
+    """Return the size in a message of Arrow ("malloc of size 8 failed"), or 0 if it has none."""
     found = re.search(r"size (\d+)", str(error))
     return int(found[1]) if found else 0
 
 
 def is_failure(error: BaseException) -> bool:
-    """Return whether `error` is an exception or a panic: no signal, no lack of memory."""
+    """Return whether `error` is an exception or a panic, but no signal and no lack of memory."""
     if isinstance(error, MemoryError):
         return False
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
@@ -82,7 +82,11 @@ def is_failure(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def rust_errors(explain: Callable[[str], DataprepError]) -> Iterator[None]:
-    """Raise ``explain(reason)`` in place of a failure of a library written in Rust."""
+    """Raise ``explain(reason)`` if a library written in Rust raises an exception or panics.
+
+    The reason is the first line of its message. Errors of dataprep, lack of memory and signals pass
+    unchanged.
+    """
     try:
         yield
     except DataprepError:

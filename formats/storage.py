@@ -1,12 +1,12 @@
 """All changes of the disk: no other module creates, renames or removes files and directories.
 
-A file is created and never overwritten, and every byte of `FileWriter` is hashed on its way out. A
-directory becomes visible under its final name whole and on stable storage, or not at all; of
-several builders that publish to one name exactly one succeeds. A failure of the operating system
-is raised as a `StorageError` that names the path.
+A file is created and never overwritten, and `FileWriter` hashes every byte as it writes. A
+directory appears under its final name only when it is complete and on stable storage. If several
+builders publish to the same name, exactly one succeeds. A failure of the operating system is raised
+as a `StorageError` that names the path.
 
-Files are written by plain `write` in a loop: `tofile` of numpy hides the reason of a failure, and
-stores to a writable memmap on a full disk end the process with SIGBUS.
+Files are written by calls of `write` in a loop, because `tofile` of numpy hides the reason of a
+failure, and stores to a writable memmap on a full disk end the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _RENAME_EXCHANGE = 2
 
 @contextlib.contextmanager
 def storage_errors(path: Path | str) -> Iterator[None]:
-    """Raise an OSError of the block as a `StorageError` about `path`, with a remedy."""
+    """Raise a `StorageError` about `path`, with advice, if the block raises an OSError."""
     try:
         yield
     except OSError as error:
@@ -78,7 +78,7 @@ def storage_errors(path: Path | str) -> Iterator[None]:
 
 
 def system_error(error: OSError, place: Path | str) -> StorageError:
-    """Return `error` as a `StorageError` about `place`, with a remedy."""
+    """Return `error` as a `StorageError` about the path `place`, with advice."""
     path = Path(place)
     reason = os.strerror(error.errno) if error.errno else str(error)
     code, remedy = _MEANING.get(error.errno or 0, _UNKNOWN)
@@ -88,7 +88,10 @@ def system_error(error: OSError, place: Path | str) -> StorageError:
 
 
 def _free_files(path: Path) -> str:
-    """Return a note if the file system has no inodes left; bytes may be free all the same."""
+    """Return a note if the file system of `path` has no free inodes, else an empty text.
+
+    Such a file system accepts no new file, even if it has free bytes.
+    """
     for place in (path, *path.parents):
         with contextlib.suppress(OSError):
             found = os.statvfs(place)
@@ -97,7 +100,10 @@ def _free_files(path: Path) -> str:
 
 
 def free_bytes(path: Path) -> int:
-    """Return how many bytes an ordinary user can write on the file system of `path`."""
+    """Return the number of bytes that an ordinary user can write on the file system of `path`.
+
+    Return 0 if that is unknown.
+    """
     for place in (path, *path.parents):
         with contextlib.suppress(OSError):
             return shutil.disk_usage(place).free
@@ -107,9 +113,9 @@ def free_bytes(path: Path) -> int:
 class FileWriter:
     """A new file whose content is hashed while it is written.
 
-    As a context manager it removes the file again if the block fails. `close` returns the
-    `FileHash`; the data are on stable storage only after `sync_file`. `lap`, for measurements, is
-    called with ``"write"`` and ``"hash"`` after each such step.
+    As a context manager it removes the file if the block fails. The method `close` returns the
+    `FileHash`. The data is on stable storage only after a call of `sync_file`. For measurements,
+    `lap` is called with ``"write"`` or ``"hash"`` after each such step.
     """
 
     def __init__(self, path: Path, lap: Callable[[str], None] | None = None) -> None:
@@ -121,7 +127,7 @@ class FileWriter:
             self._descriptor = os.open(path, flags, 0o644)
 
     def write(self, data: bytes | memoryview) -> int:
-        """Write all of `data`; return its size in bytes."""
+        """Write all of `data` and return its size in bytes."""
         view = memoryview(data).cast("B")
         for start in range(0, len(view), _WRITE_BYTES):
             block = view[start : start + _WRITE_BYTES]
@@ -171,7 +177,7 @@ class FileWriter:
 
 
 def write_file(path: Path, data: bytes) -> FileHash:
-    """Create `path` with `data` and return its hash."""
+    """Create the file `path` with the content `data` and return its hash."""
     with FileWriter(path) as writer:
         writer.write(data)
         return writer.close()
@@ -180,19 +186,29 @@ def write_file(path: Path, data: bytes) -> FileHash:
 def create_directory(
     path: Path, *, exist_ok: bool = False, parents: bool = False, private: bool = False
 ) -> None:
-    """Create a directory, with `parents` those above it; `private` shuts out other users."""
+    """Create the directory `path`.
+
+    With `parents`, missing parents are created too. With `exist_ok`, an existing directory is no
+    error. With `private`, other users have no access.
+    """
     with storage_errors(path):
         path.mkdir(0o700 if private else 0o777, parents=parents, exist_ok=exist_ok)
 
 
 def create_file(path: Path) -> io.FileIO:
-    """Create a file for reading and writing by a library, without a buffer."""
+    """Create the file `path` and return it open for reading and writing, without a buffer.
+
+    Raise `StorageError` if the file exists.
+    """
     with storage_errors(path):
         return io.FileIO(path, "x+")
 
 
 def unnamed_file(label: str, size: int) -> IO[bytes]:
-    """Return a file of `size` zeros without a name; in memory where the system has such files."""
+    """Return an open file of `size` zero bytes that has no name.
+
+    It is in memory if the system supports that (memfd), else a temporary file.
+    """
     file: IO[bytes]
     if hasattr(os, "memfd_create"):
         file = os.fdopen(os.memfd_create(label), "w+b", buffering=0)
@@ -210,7 +226,7 @@ def unnamed_file(label: str, size: int) -> IO[bytes]:
 
 @contextlib.contextmanager
 def scratch_directory(parent: Path, prefix: str) -> Iterator[Path]:
-    """Create a directory with a unique name in `parent`; remove it after the block."""
+    """Create a directory with a unique name in `parent`, and remove it after the block."""
     import tempfile
 
     with storage_errors(parent):
@@ -222,19 +238,20 @@ def scratch_directory(parent: Path, prefix: str) -> Iterator[Path]:
 def open_for_update(path: Path, flags: int, *, create: bool) -> int:
     """Open `path` with `flags` and return its descriptor.
 
-    With `create`, a missing file is made, for this user alone. Raises `OSError`.
+    With `create`, a missing file is created, and only this user may read and write it. Raise
+    `OSError` if opening fails.
     """
     return os.open(path, flags | (os.O_CREAT if create else 0), 0o600)
 
 
 def overwrite(descriptor: int, data: bytes) -> None:
-    """Replace the content of an open file; a reader may see old and new bytes mixed."""
+    """Replace the content of an open file. A reader may see a mixture of old and new bytes."""
     os.pwrite(descriptor, data, 0)
     os.ftruncate(descriptor, len(data))
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file or a link; no error if there is none."""
+    """Remove a file or a link if it exists."""
     with storage_errors(path):
         path.unlink(missing_ok=True)
 
@@ -246,16 +263,16 @@ def remove_empty_directory(path: Path) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Rename `source` to `target` without a sync; after a crash it may have the old name."""
+    """Rename `source` to `target` without a sync. A crash may restore the old name."""
     with storage_errors(target):
         source.rename(target)
 
 
 def sync_file(path: Path) -> None:
-    """Force `path` to stable storage.
+    """Force the content of the file `path` to stable storage.
 
-    A failure is final: the kernel may have dropped the pages, and a second fsync would report
-    success for data that is gone (seen on ext4). The file is removed, so that nothing trusts it.
+    Raise `StorageError` if this fails, and remove the file. Do not try again: the kernel may have
+    dropped the pages, and a second fsync would report success although data is lost (seen on ext4).
     """
     with storage_errors(path):
         descriptor = os.open(path, os.O_RDONLY)
@@ -270,7 +287,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Force the names in `path` to stable storage."""
+    """Force the names of the entries of the directory `path` to stable storage."""
     with storage_errors(path):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -280,7 +297,7 @@ def sync_directory(path: Path) -> None:
 
 
 def link_file(source: Path, target: Path) -> None:
-    """Make `target` a hard link to `source`; copy where the file system has no hard links."""
+    """Make `target` a hard link to `source`, or a copy if the file system has no hard links."""
     with storage_errors(target):
         try:
             os.link(source, target)
@@ -298,10 +315,10 @@ def _copy_file(source: Path, target: Path) -> None:
 
 
 def publish_directory(source: Path, target: Path, *, durable: bool = True) -> None:
-    """Rename `source` to `target`, which must not exist or be an empty directory.
+    """Rename the directory `source` to `target`. Raise `BusyError` if `target` is not empty.
 
-    rename(2) refuses to replace a directory that holds anything, so of several publishers one
-    wins and the others get `BusyError`.
+    rename(2) replaces an empty directory only, so exactly one of several publishers succeeds. With
+    `durable`, the new name is forced to stable storage.
     """
     with storage_errors(target):
         try:
@@ -318,11 +335,11 @@ def publish_directory(source: Path, target: Path, *, durable: bool = True) -> No
 
 
 def publish_file(source: Path, target: Path) -> None:
-    """Give the file `source`, on stable storage, the name `target`, which must not exist.
+    """Give the file `source` the name `target`. Raise `BusyError` if `target` exists.
 
-    link(2) never replaces anything: of several publishers one wins, the others get `BusyError`.
-    `source` is removed. Where the file system has no hard links, a file that appears in the moment
-    between the check and the renaming is replaced.
+    The content of `source` must already be on stable storage. link(2) never replaces a file, so
+    exactly one of several publishers succeeds. On a file system without hard links, a file that is
+    created between the check and the renaming is replaced.
     """
     with storage_errors(target):
         try:
@@ -341,9 +358,10 @@ def publish_file(source: Path, target: Path) -> None:
 
 
 def replace_file(source: Path, target: Path, *, durable: bool = True) -> None:
-    """Rename the file `source`, on stable storage, to `target`, and replace a file there.
+    """Rename the file `source` to `target`, which may exist and is replaced.
 
-    With `durable` the new name is on stable storage too.
+    The content of `source` must already be on stable storage. With `durable`, the new name is
+    forced to stable storage too.
     """
     with storage_errors(target):
         source.replace(target)
@@ -354,8 +372,8 @@ def replace_file(source: Path, target: Path, *, durable: bool = True) -> None:
 def replace_directory(source: Path, target: Path) -> None:
     """Rename the directory `source` to `target`, and remove the directory that was there.
 
-    One atomic exchange where the kernel has it (Linux, local file systems); elsewhere two renames,
-    between which neither name exists. Readers that mapped the old files keep them.
+    On Linux and local file systems this is one atomic exchange. Elsewhere it takes two renames,
+    between which `target` does not exist. Readers that mapped the old files can still use them.
     """
     with storage_errors(target):
         if _exchange(source, target):
@@ -377,7 +395,7 @@ def replace_directory(source: Path, target: Path) -> None:
 
 
 def _exchange(source: Path, target: Path) -> bool:
-    """Exchange two directories in one step; return False where the kernel cannot."""
+    """Exchange two directories in one step. Return False if the kernel cannot do that."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):
@@ -394,9 +412,9 @@ def _exchange(source: Path, target: Path) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory that this package made, with its content; no error if there is none.
+    """Remove a directory that this package made, with its content, if it exists.
 
-    Entries that another process removes at the same time are no error.
+    It is no error if another process removes entries at the same time.
     """
 
     def go_on(_: object, __: str, failure: tuple[type, BaseException, object]) -> None:
@@ -413,7 +431,10 @@ def remove_tree(path: Path) -> None:
 
 
 def _remove_with_one_descriptor(path: Path) -> None:
-    """Remove a directory with few descriptors left; `shutil.rmtree` needs one for each level."""
+    """Remove a directory and its content using few file descriptors.
+
+    In contrast, `shutil.rmtree` needs a descriptor for each level of directories.
+    """
     for folder, folders, files in os.walk(path, topdown=False):
         for name in files:
             Path(folder, name).unlink(missing_ok=True)

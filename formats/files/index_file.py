@@ -1,11 +1,12 @@
 """Index files: int64 vectors as `.pt` files that torch.load reads, without importing torch.
 
-torch takes over a second to import, and its loader runs a pickle. The archive of a vector is small
+Importing torch takes over a second, and its loader runs a pickle. The archive of a vector is small
 and fixed: a head that depends on the count alone, the numbers, and a tail that depends on the count
-and the CRC-32 of the numbers. This module writes that archive (equal input, equal bytes), and reads
-one by comparing head and tail with the bytes that it would have written itself. In archives that
-torch.save wrote, the central directory gives the place of the numbers; the pickle is searched and
-never run. Nothing is decompressed. `torch.load(path, weights_only=True, mmap=True)` opens the file.
+and the CRC-32 of the numbers. This module writes such an archive, with equal bytes for equal
+numbers, and reads one by comparing head and tail with the bytes that it would have written. In an
+archive that torch.save wrote, the central directory gives the position of the numbers, and the
+pickle is searched but never run. Nothing is decompressed. The call
+`torch.load(path, weights_only=True, mmap=True)` opens the file.
 
 Formats: https://github.com/pytorch/pytorch/blob/main/docs/source/notes/serialization.rst and
 https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (sections 4.3 and 4.5.3)
@@ -65,9 +66,10 @@ _ENCRYPTED = 0x1 | 0x40 | 0x2000  # flags of an encrypted member or header
 
 
 def write_index(stream: BinaryIO, chunks: Iterable[npt.NDArray[np.int64]], count: int) -> int:
-    """Write the `count` numbers of `chunks` to `stream`, front to back; return their CRC-32.
+    """Write an index file of the `count` numbers in `chunks` to `stream`, and return their CRC-32.
 
-    Takes O(chunk) memory.
+    Raise `ValueError` if `chunks` hold another number of numbers. The function needs the memory of
+    one chunk.
     """
     stream.write(head(count))
     crc = written = 0
@@ -83,9 +85,9 @@ def write_index(stream: BinaryIO, chunks: Iterable[npt.NDArray[np.int64]], count
 
 
 def open_index(path: Path, count: int) -> npt.NDArray[np.int64]:
-    """Map the `count` numbers in `path` read-only; raise `IntegrityError` if it is damaged.
+    """Return the `count` numbers in the index file `path`, mapped read-only: int64 [count].
 
-    Only the pages that are used are read.
+    Only the pages that are used are read. Raise `IntegrityError` if the file is damaged.
     """
     with open_ordinary(path, path.name) as stream:
         begin = _begin(stream, path, count)
@@ -95,21 +97,28 @@ def open_index(path: Path, count: int) -> npt.NDArray[np.int64]:
 
 
 def check_index(path: Path, count: int) -> int:
-    """Return where the numbers begin, or raise as `open_index` does; no number is read."""
+    """Return the byte offset of the numbers in the index file `path`, without reading any number.
+
+    Raise what `open_index` raises.
+    """
     with open_ordinary(path, path.name) as stream:
         return _begin(stream, path, count)
 
 
 def is_ours(found: bytes, size: int, count: int) -> bool:
-    """Return whether `write_index` wrote a file of `size` bytes that begins with `found`.
+    """Return whether a file of `size` bytes that begins with `found` may be from `write_index`.
 
-    `found` has the length of `head`; the end of the file is still to be compared with `tail`.
+    The bytes `found` must be as many as `head` has. The caller must still compare the end of the
+    file with `tail`.
     """
     return size == index_size(count) and found == head(count)
 
 
 def _begin(stream: FileIO, path: Path, count: int) -> int:
-    """Return where the numbers begin in an index that dataprep or torch.save wrote."""
+    """Return the byte offset of the numbers in an index file that dataprep or torch.save wrote.
+
+    Raise `IntegrityError` if the file is damaged.
+    """
     size, start = os.fstat(stream.fileno()).st_size, len(head(count))
     if size == index_size(count) and is_ours(stream.read(start), size, count):
         stream.seek(start + count * 8)
@@ -124,7 +133,7 @@ def _begin(stream: FileIO, path: Path, count: int) -> int:
 
 
 def index_size(count: int) -> int:
-    """Return the size in bytes of the file of `count` numbers."""
+    """Return the size in bytes of an index file of `count` numbers."""
     return len(head(count)) + 8 * count + len(tail(count, 0))
 
 
@@ -133,7 +142,7 @@ def _damaged(path: Path, problem: str) -> IntegrityError:
 
 
 def head(count: int) -> bytes:
-    """Return the bytes before the `count` numbers; their size is a multiple of 64."""
+    """Return the bytes of an index file before its `count` numbers: a multiple of 64 bytes."""
     data = b""
     for member in _small_members(count):
         data += _local(member) + member.data + _after(member)
@@ -141,7 +150,7 @@ def head(count: int) -> bytes:
 
 
 def tail(count: int, crc: int) -> bytes:
-    """Return the bytes after the `count` numbers, whose CRC-32 is `crc`."""
+    """Return the bytes of an index file after its `count` numbers, whose CRC-32 is `crc`."""
     pickle, order = _small_members(count)
     at = len(_local(pickle)) + len(pickle.data) + len(_after(pickle))
     order = order._replace(offset=at)
@@ -155,7 +164,7 @@ def tail(count: int, crc: int) -> bytes:
 
 
 class _Member(NamedTuple):
-    """A member of the archive; `data` is empty for the numbers."""
+    """Member of the ZIP archive. Its `data` is empty for the member with the numbers."""
 
     name: bytes
     data: bytes
@@ -181,7 +190,10 @@ def _numbers(offset: int, count: int, crc: int) -> _Member:
 
 
 def _local(member: _Member) -> bytes:
-    """Return the header of a member; CRC and sizes follow its data."""
+    """Return the local ZIP header of a member.
+
+    The CRC and the sizes come after the data (see `_after`).
+    """
     version, unknown, extra = _PLAIN, 0, member.extra
     if member.wide:
         version, unknown = _WIDE, _MAX32
@@ -192,7 +204,7 @@ def _local(member: _Member) -> bytes:
 
 
 def _after(member: _Member) -> bytes:
-    """Return the CRC and the sizes that follow a member."""
+    """Return the CRC and the sizes that follow the data of a member."""
     layout = "<4sLQQ" if member.wide else "<4sLLL"
     return struct.pack(layout, b"PK\7\10", member.crc, member.size, member.size)
 
@@ -218,7 +230,7 @@ def _entry(member: _Member) -> bytes:
 
 
 def _end(start: int, size: int) -> bytes:
-    """Return the end of the archive, whose central directory has `size` bytes at `start`."""
+    """Return the end of the archive, whose central directory has `size` bytes from `start` on."""
     wide = b""
     if start > _LIMIT:
         wide = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 4, 4, size, start)
@@ -227,7 +239,7 @@ def _end(start: int, size: int) -> bytes:
 
 
 def _pickle(count: int) -> bytes:
-    """Return the pickle of a contiguous int64 tensor of shape [count], in the opcodes of torch."""
+    """Return the pickle of a contiguous int64 tensor of shape [count], as torch writes it."""
     size = _long(count)
     storage = (
         b"(X\x07\x00\x00\x00storagectorch\nLongStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpu"
@@ -251,9 +263,9 @@ def _long(value: int) -> bytes:
 
 
 def _numbers_at(stream: FileIO, size: int, count: int) -> int:
-    """Return where the `count` numbers begin in `stream`, a file of `size` bytes.
+    """Return the byte offset of the `count` numbers in `stream`, a file of `size` bytes.
 
-    Raises `ValueError` with the reason where they cannot be found with certainty.
+    Raise `ValueError`, with the reason, if the offset cannot be determined with certainty.
     """
     import zipfile  # takes 10 ms; files that dataprep wrote do not need it
 
@@ -280,7 +292,7 @@ def _numbers_at(stream: FileIO, size: int, count: int) -> int:
 
 
 class _Bounded(io.RawIOBase):
-    """View of `stream` that refuses to read more than `_AROUND` bytes at once."""
+    """View of `stream` that raises if a caller reads more than `_AROUND` bytes at once."""
 
     def __init__(self, stream: FileIO) -> None:
         self._stream = stream
@@ -309,7 +321,10 @@ class _Bounded(io.RawIOBase):
 
 
 def _numbers_member(archive: zipfile.ZipFile, count: int) -> zipfile.ZipInfo:
-    """Return the member with the numbers; raise unless all members are as torch writes them."""
+    """Return the archive member that holds the numbers.
+
+    Raise `ValueError` unless all members are as torch writes them.
+    """
     members = archive.infolist()
     if len(members) > _MEMBERS:
         raise ValueError(f"it has {len(members)} members")
@@ -331,7 +346,10 @@ def _numbers_member(archive: zipfile.ZipFile, count: int) -> zipfile.ZipInfo:
 def _check_others(
     archive: zipfile.ZipFile, others: list[zipfile.ZipInfo], numbers: zipfile.ZipInfo, count: int
 ) -> None:
-    """Raise unless the pickle describes a little-endian int64 vector and all CRC-32s match."""
+    """Raise unless the pickle describes a little-endian int64 vector of `count` numbers.
+
+    Reading the members `others` also checks their CRC-32s. The numbers themselves are not read.
+    """
     root = numbers.filename.partition("/")[0]
     if sum(member.file_size for member in others) > _AROUND:
         raise ValueError("its other members are too large")
@@ -348,7 +366,7 @@ def _check_others(
 
 
 def _vector(count: int) -> re.Pattern[bytes]:
-    """Return the pattern that follows the storage in the pickle: offset 0, [count], stride [1]."""
+    """Return the pattern for the pickle after the storage: offset 0, [count], stride [1]."""
     lengths = [b"K" + bytes([count])] if count < 1 << 8 else []
     lengths += [b"M" + struct.pack("<H", count)] if count < 1 << 16 else []
     lengths += [b"J" + struct.pack("<i", count)] if count < 1 << 31 else []
@@ -358,13 +376,16 @@ def _vector(count: int) -> re.Pattern[bytes]:
 
 
 def _alone(numbers: list[bytes]) -> bytes:
-    """Return the pattern of a tuple with one number, which has any of these encodings."""
+    """Return a pattern for a tuple of one number. The encodings of the number are in `numbers`."""
     number = b"(?:" + b"|".join(map(re.escape, numbers)) + b")"
     return rb"(?:" + number + rb"\x85|\(" + number + rb"t)" + _MEMO
 
 
 def _member_start(stream: FileIO, member: zipfile.ZipInfo) -> int:
-    """Return where the bytes of `member` begin, 0 if the header there is of another member."""
+    """Return the byte offset of the data of `member`.
+
+    Return 0 if the local header there belongs to another member.
+    """
     stream.seek(member.header_offset)
     head = stream.read(30)
     if len(head) < 30 or head[:4] != b"PK\3\4":

@@ -1,9 +1,9 @@
-"""`.npy` headers, written and read without numpy's pickle path.
+"""`.npy` headers, written and read without the pickle code of numpy.
 
 Only version 1.0, C order and the little-endian types of datasets are accepted, and the header must
-describe exactly the file that holds it. The start of the numbers follows from the size of the file,
-and the length field of the header must agree with it. Any padding is accepted. See
-https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+describe exactly the file that contains it. The start of the numbers follows from the size of the
+file, and the length field of the header must agree with it. The number of padding spaces does not
+matter. See https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _LONGEST = 1 << 16  # bytes of a header: the largest multiple of 64 that its len
 
 
 def header(dtype: str, shape: tuple[int, ...], align: int = ALIGN) -> bytes:
-    """Return the header of a file; its size is a multiple of `align` bytes.
+    r"""Return the header of a .npy file. Its size is a multiple of `align` bytes.
 
-    With 64 it equals the header that numpy writes.
+    With an `align` of 64, it equals the header that numpy writes.
 
     >>> header("<u8", (3,))[:8]
-    b'\\x93NUMPY\\x01\\x00'
+    b'\x93NUMPY\x01\x00'
     """
     text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {_tuple(shape)}, }}"
     growth = " " * (21 - len(str(shape[0])))  # numpy leaves room for the first axis to grow
@@ -62,14 +62,15 @@ def _tuple(shape: tuple[int, ...]) -> str:
 
 
 def file_size(dtype: str, shape: tuple[int, ...], align: int = ALIGN) -> int:
-    """Return the size in bytes of the file that begins with `header`."""
+    """Return the size in bytes of a .npy file with the header that `header` returns."""
     return len(header(dtype, shape, align)) + prod(shape) * np.dtype(dtype).itemsize
 
 
 def begin(size: int, dtype: str, shape: tuple[int, ...]) -> int | None:
-    """Return where the numbers of an array begin in a file of `size` bytes: its size less theirs.
+    """Return the byte offset of the numbers of an array in a .npy file of `size` bytes.
 
-    Returns None if no header has that size, so that the file does not hold the array.
+    Return None if the numbers would leave no valid size for the header. Then the file does not hold
+    this array.
 
     >>> begin(128 + 24, "<u8", (3,)), begin(100 + 24, "<u8", (3,))
     (128, None)
@@ -79,7 +80,7 @@ def begin(size: int, dtype: str, shape: tuple[int, ...]) -> int | None:
 
 
 def describes(found: bytes, dtype: str, shape: tuple[int, ...]) -> bool:
-    """Return whether the header `found` states its own length, `dtype` and `shape`."""
+    """Return whether the bytes `found` are a header with their own length, `dtype` and `shape`."""
     length = len(found) - len(_MAGIC) - 2
     return (
         length >= 0
@@ -89,9 +90,10 @@ def describes(found: bytes, dtype: str, shape: tuple[int, ...]) -> bool:
 
 
 def check(found: bytes, size: int, dtype: str, shape: tuple[int, ...], *, where: str) -> None:
-    """Raise `IntegrityError` about `where` unless a file of `size` bytes is such an array.
+    """Raise `IntegrityError` about `where` unless a file of `size` bytes holds the given array.
 
-    `found` are its first `begin` bytes, empty where `begin` is None.
+    The argument `found` has the first bytes of the file, as many as `begin` returns. It is empty if
+    `begin` returns None.
     """
     if begin(size, dtype, shape) != len(found) or not describes(found, dtype, shape):
         problem = f"expected a .npy array of type {dtype} and shape {shape}"
@@ -101,9 +103,9 @@ def check(found: bytes, size: int, dtype: str, shape: tuple[int, ...], *, where:
 def open_array(
     path: Path, dtype: str, shape: tuple[int, ...], *, where: str | None = None
 ) -> npt.NDArray[Any]:
-    """Map the array in `path` read-only.
+    """Return the array in the .npy file `path`, mapped read-only.
 
-    Raises `IntegrityError` about `where` if it has another type or shape.
+    Raise `IntegrityError` about `where` if the file has another type or shape.
     """
     with path.open("rb") as stream:
         at = _check_file(stream, where or path.name, dtype, shape)
@@ -113,7 +115,11 @@ def open_array(
 
 
 def read_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Read the array in `path` without a map: an unreadable block raises `StorageError`."""
+    """Read the array in the .npy file `path` without mapping it.
+
+    Raise `StorageError` if the disk cannot read a block, and `IntegrityError` if the file has
+    another type or shape.
+    """
     with storage_errors(path), path.open("rb", buffering=0) as stream:
         stream.seek(_check_file(stream, str(path), dtype, shape))
         data = bytearray(prod(shape) * np.dtype(dtype).itemsize)
@@ -127,7 +133,7 @@ def read_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[An
 
 
 def _check_file(stream: BinaryIO | FileIO, where: str, dtype: str, shape: tuple[int, ...]) -> int:
-    """Return where the numbers of an open file begin, or raise as `check` does."""
+    """Return the byte offset of the numbers in an open .npy file, or raise as `check` does."""
     size = os.fstat(stream.fileno()).st_size
     at = begin(size, dtype, shape) or 0
     check(stream.read(at), size, dtype, shape, where=where)
@@ -135,5 +141,5 @@ def _check_file(stream: BinaryIO | FileIO, where: str, dtype: str, shape: tuple[
 
 
 def _description(data: bytes) -> bytes:
-    """Return the text of a header without its padding."""
+    """Return the text of the header `data` without spaces."""
     return data[len(_MAGIC) + 2 :].replace(b" ", b"")

@@ -1,4 +1,4 @@
-"""Recognition of datasets in the layouts of other systems, and the commands to convert them."""
+"""Recognition of datasets in the layouts of other systems, and the commands that convert them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _USER_BLOCKS = (0, *(512 << power for power in range(12)))
 
 
 def other_layout_of(path: Path) -> OtherLayout | None:
-    """Return the layout of the file or directory `path`, None if it is none of `OtherLayout`.
+    """Return the layout of the file or directory `path`, or None if it is none of `OtherLayout`.
 
-    A directory with an array of JASPER is one of JASPER, whatever config.json it has.
+    A directory that contains an array file of JASPER is a JASPER dataset, even if it also has a
+    config.json.
     """
     if path.is_dir():
         return "jasper" if any((path / name).exists() for name in _JASPER_FILES) else None
@@ -45,7 +46,10 @@ def other_layout_of(path: Path) -> OtherLayout | None:
 
 
 def refuse_other_layout(path: Path) -> None:
-    """Raise `InputError` (E_LAYOUT) if `path` has such a layout; the remedy is a command."""
+    """Raise `InputError` (E_LAYOUT) if `path` is in the layout of another system.
+
+    The error advises a command that converts the data.
+    """
     found = other_layout_of(path)
     if found is None:
         return
@@ -60,7 +64,7 @@ def refuse_other_layout(path: Path) -> None:
 
 
 def vectors_remedy(path: Path, layout: Literal["safetensors", "hdf5"]) -> str:
-    """Return the commands that build a dataset from `path`, a file that holds only vectors."""
+    """Return advice with the command that builds a dataset from `path`, a file of vectors only."""
     vectors = path.with_suffix(".npz") if layout == "hdf5" else path
     out = shlex.quote(f"{path.with_suffix('')}-converted")
     build = f"`dataprep build --kind embeddings --input {shlex.quote(str(vectors))} --out {out}`"

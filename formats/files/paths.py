@@ -1,6 +1,6 @@
 """Checks of paths: addresses such as ``s3://``, and network file systems.
 
-The operating system takes the address ``s3://bucket/data`` for a relative path: writing there would
+The operating system treats the address ``s3://bucket/data`` as a relative path: writing to it would
 create a folder ``s3:``. On network file systems and FUSE, mapped files are a hazard.
 """
 
@@ -30,7 +30,7 @@ _REMOTE = {
 
 
 def refuse_address(path: str | os.PathLike[str]) -> None:
-    """Raise `UsageError` if `path` begins with a scheme, as ``s3://`` does.
+    """Raise `UsageError` if `path` begins with a scheme such as ``s3://``.
 
     >>> refuse_address("data/s3.jsonl")
     """
@@ -47,9 +47,9 @@ def refuse_address(path: str | os.PathLike[str]) -> None:
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """Return `path` as a `Path`; raise `UsageError` if it is an address.
+    """Return `path` as a `Path`. Raise `UsageError` if it begins with a scheme such as ``s3://``.
 
-    Raises `StorageError` for a relative path if the working directory has been removed.
+    Raise `StorageError` if the path is relative and the working directory has been removed.
 
     >>> local_path("data/s3.jsonl").name
     's3.jsonl'
@@ -61,7 +61,7 @@ def local_path(path: str | os.PathLike[str]) -> Path:
 
 
 def removed_directory() -> StorageError | None:
-    """Return the error to raise if the working directory has been removed, else None."""
+    """Return the error to raise if the working directory has been removed, or None if it exists."""
     try:
         Path.cwd()
     except FileNotFoundError:
@@ -73,9 +73,10 @@ def removed_directory() -> StorageError | None:
 
 
 def is_remote(path: Path) -> bool:
-    """Return whether `path` is on a network file system or FUSE; False where that is unknown.
+    """Return whether `path` is on a network file system or FUSE.
 
-    Costs a stat and, on Linux, reading the list of mounts.
+    Return False if that is unknown. The cost is one call of stat and, on Linux, reading the list of
+    mounts.
     """
     try:
         device = path.stat().st_dev
@@ -87,7 +88,9 @@ def is_remote(path: Path) -> bool:
 
 
 def mounted_type(mounts: str, major: int, minor: int) -> str | None:
-    """Return the file system type of a device according to the text of mountinfo.
+    """Return the file system type of a device, or None if the device is not in the list of mounts.
+
+    The argument `mounts` is the text of Linux's mountinfo file.
 
     >>> mounted_type("36 27 0:45 / /data rw - fuse.sshfs host: rw", 0, 45)
     'fuse.sshfs'

@@ -1,7 +1,7 @@
-"""Opening of files of unknown origin: only ordinary files, never links or devices.
+"""Safe opening of files of unknown origin: only ordinary files are opened.
 
-Links are not followed, pipes are not waited for, devices are not touched; all are refused.
-Costs two system calls more than a plain open.
+Links are not followed, opening a pipe does not block, and devices are not read. All of them are
+refused. The check costs two system calls more than a plain open.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _NOT_ORDINARY = {errno.ELOOP, errno.ENXIO, errno.EISDIR}
 
 
 def open_ordinary(path: Path, name: str) -> io.FileIO:
-    """Open `path` for reading without a buffer; errors name the file `name`.
+    """Open `path` for reading without a buffer. Errors call the file `name`.
 
-    Raises `IntegrityError` if it is missing or not an ordinary file, `StorageError` if it cannot be
-    opened.
+    Raise `IntegrityError` if the file is missing or not an ordinary file, and `StorageError` if it
+    cannot be opened.
     """
     with storage_errors(name):
         try:
@@ -51,7 +51,10 @@ def open_ordinary(path: Path, name: str) -> io.FileIO:
 
 
 def check_size(path: Path | str, name: str, expected: int) -> None:
-    """Raise unless `path` is an ordinary file of `expected` bytes; nothing is opened."""
+    """Raise `IntegrityError` unless `path` is an ordinary file of `expected` bytes.
+
+    The file is not opened. Raise `StorageError` if the operating system cannot report its size.
+    """
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -65,12 +68,12 @@ def check_size(path: Path | str, name: str, expected: int) -> None:
 
 
 def missing_file(name: str) -> IntegrityError:
-    """Return the error of a file that the manifest lists and that does not exist."""
+    """Return the error for a file that is in the manifest but does not exist."""
     return damaged_file("is missing", name, "E_MISSING")
 
 
 def wrong_size(name: str, expected: int, found: int) -> IntegrityError:
-    """Return the error of a file of `found` bytes where the manifest says `expected`."""
+    """Return the error for a file that has `found` bytes while the manifest says `expected`."""
     return damaged_file(f"expected {expected} bytes, found {found}", name, "E_SIZE")
 
 

@@ -1,7 +1,8 @@
 """Headers of `.safetensors` files, read and written.
 
-A file is eight bytes of length, a JSON header, and the numbers of one tensor after the other. The
-header has a type, a shape and a range of bytes for each tensor, and texts under ``__metadata__``.
+A file consists of eight bytes with the length of the header, the header as JSON, and the numbers of
+one tensor after the other. The header has a type, a shape and a range of bytes for each tensor, and
+texts under ``__metadata__``.
 
 Format: https://github.com/huggingface/safetensors#format
 """
@@ -31,7 +32,7 @@ _ALIGN = 8
 
 
 class TensorPlace(msgspec.Struct):
-    """Type and shape of a tensor, and the start and stop of its bytes after the header."""
+    """Type and shape of a tensor, and the start and stop of its bytes, counted after the header."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -39,7 +40,7 @@ class TensorPlace(msgspec.Struct):
 
 
 class FileHeader(NamedTuple):
-    """Header of a file; the numbers start at byte `begin`."""
+    """Header of a `.safetensors` file. The numbers start at byte `begin`."""
 
     metadata: dict[str, str]
     tensors: dict[str, TensorPlace]
@@ -47,9 +48,9 @@ class FileHeader(NamedTuple):
 
 
 def read_header(stream: FileIO, size: int) -> FileHeader:
-    """Read the header of `stream`, a file of `size` bytes; raise `ValueError` if it has none.
+    """Return the header of `stream`, a file of `size` bytes. Raise `ValueError` if it is invalid.
 
-    Whether the tensors lie in the file is not checked.
+    The function does not check that the tensors lie within the file.
     """
     length = int.from_bytes(stream.read(8), "little")
     if not 0 < length <= min(MAX_HEADER_BYTES, size - 8):
@@ -64,7 +65,10 @@ def read_header(stream: FileIO, size: int) -> FileHeader:
 
 
 def encode_header(metadata: Mapping[str, str], tensors: Mapping[str, TensorPlace]) -> bytes:
-    """Return the bytes before the numbers; raise `ValueError` if they exceed the limit."""
+    """Return the bytes that precede the numbers in a `.safetensors` file.
+
+    Raise `ValueError` if the header would exceed `MAX_HEADER_BYTES`.
+    """
     text = msgspec.json.encode({_METADATA: metadata, **tensors})
     text += b" " * (-len(text) % _ALIGN)
     if len(text) > MAX_HEADER_BYTES:

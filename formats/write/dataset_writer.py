@@ -1,8 +1,8 @@
-"""Writing the directory of a dataset: its files, their hashes, crc32.npy and config.json.
+"""Writing of a dataset directory: its files, their hashes, crc32.npy and config.json.
 
-`DatasetWriter` writes any file of a dataset, hashes every byte on its way out, and describes the
-files in the manifest. `ArrayWriter` adds named arrays in shards and splits of rows. Memory is that
-of a block. The caller publishes the finished directory in one step.
+`DatasetWriter` writes any file of a dataset, hashes every byte as it writes, and describes the
+files in the manifest. `ArrayWriter` adds named arrays in shards, and splits of rows. Both need the
+memory of one block. The caller publishes the finished directory in one step.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ Sync = Callable[[Path], None]
 
 
 class InputFields(NamedTuple):
-    """Fields of a manifest for its inputs: their entries, or the name of a side file with them."""
+    """Manifest fields for the inputs: their entries, or the name of a side file with entries."""
 
     inputs: tuple[InputEntry, ...]
     inputs_file: str | msgspec.UnsetType
 
 
 class HashedFile(NamedTuple):
-    """An existing .npy file of `rows` rows in the layout of a shard, and its hash.
+    """An existing .npy file of `rows` rows in the layout of a shard, with its hash.
 
-    `sync` forces the file to stable storage.
+    The function `sync` forces the file to stable storage.
     """
 
     path: Path
@@ -82,7 +82,7 @@ class HashedFile(NamedTuple):
 class DatasetWriter:
     """Writer of the files of one dataset into `root`, an empty directory.
 
-    Several threads may write files at once. Nothing is synced before `finish`.
+    Several threads may write files at the same time. Only `finish` syncs the files.
 
     >>> writer = DatasetWriter(root)                                       # doctest: +SKIP
     >>> writer.write("tokenizer.json", data)                               # doctest: +SKIP
@@ -99,21 +99,22 @@ class DatasetWriter:
         self._folders: set[str] = set()
 
     def folder(self, name: str) -> None:
-        """Create the folder `name`; the folder that holds it must exist."""
+        """Create the folder `name`. Its parent folder must exist."""
         create_directory(self.root / name)
         self._folders.add(name)
 
     def write(self, name: str, data: bytes | Iterable[bytes | memoryview]) -> FileHash:
-        """Write a file that is no array, from its bytes or from blocks of them."""
+        """Write a file that is not an array, from bytes or blocks of bytes, and return its hash."""
         return self._create(name, [data] if isinstance(data, bytes) else data, None, None)
 
     def write_array(
         self, name: str, dtype: str, shape: tuple[int, ...],
         blocks: Iterable[Array | bytes | memoryview], *, align: int = npy.ALIGN,
     ) -> FileHash:  # fmt: skip
-        """Write a .npy file from blocks of numbers of `dtype`, which fill `shape`.
+        """Write a .npy file from blocks of numbers, and return its hash.
 
-        The numbers begin at a multiple of `align` bytes.
+        Together the blocks must hold an array of `dtype` and `shape`. The numbers begin at a
+        multiple of `align` bytes.
         """
         head = npy.header(dtype, shape, align)
         return self._create(name, _prefixed(head, blocks), dtype, shape)
@@ -121,18 +122,21 @@ class DatasetWriter:
     def write_numbers(
         self, name: str, dtype: str, count: int, blocks: Iterable[bytes | memoryview]
     ) -> FileHash:
-        """Write a file of `count` numbers of `dtype` without a header."""
+        """Write a file of `count` numbers of `dtype` without a header, and return its hash."""
         return self._create(name, blocks, dtype, (count,))
 
     def write_index(self, name: str, numbers: Iterable[Numbers], count: int) -> int:
-        """Write an index file of the `count` numbers; return their CRC-32."""
+        """Write an index file of the `count` row numbers in `numbers`, and return their CRC-32."""
         with FileWriter(self.root / name) as writer:
             crc = write_index(writer, numbers, count)  # type: ignore[arg-type]
             self.add(name, writer.close(), "<i8", (count,))
         return crc
 
     def write_inputs(self, inputs: Sequence[InputEntry]) -> InputFields:
-        """Return the fields of the manifest for `inputs`; many go to a side file."""
+        """Return the manifest fields for `inputs`.
+
+        If there are more than `MANY_INPUTS` inputs, they are written to a side file.
+        """
         if len(inputs) <= MANY_INPUTS:
             return InputFields(tuple(inputs), msgspec.UNSET)
         self.write(INPUTS_NAME, encode_inputs(inputs))
@@ -142,9 +146,10 @@ class DatasetWriter:
         self, source: Path, name: str, hashed: FileHash, dtype: str | None = None,
         shape: tuple[int, ...] | None = None, *, sync: Sync = sync_file,
     ) -> None:  # fmt: skip
-        """Make `name` a hard link to the file `source`, whose hash is `hashed`, or a copy of it.
+        """Make `name` a hard link to the file `source`, or a copy of it.
 
-        `finish` calls `sync` with the path of `name`.
+        The argument `hashed` is the hash of `source`. The method `finish` calls `sync` with the
+        path of `name`.
         """
         link_file(source, self.root / name)
         self.add(name, hashed, dtype, shape)
@@ -154,16 +159,16 @@ class DatasetWriter:
         self, name: str, hashed: FileHash, dtype: str | None = None,
         shape: tuple[int, ...] | None = None,
     ) -> None:  # fmt: skip
-        """Add a file that is in `root` already to the list of files."""
+        """Add a file that is already in `root` to the list of files in the manifest."""
         self._crcs[name] = hashed.crc32
         self.files[name] = FileEntry(
             name=name, bytes=hashed.size, dtype=dtype, shape=shape, sha256=hashed.sha256
         )
 
     def finish(self, manifest: Callable[[tuple[FileEntry, ...]], msgspec.Struct]) -> bytes:
-        """Write crc32.npy and config.json, sync all files and folders; return config.json.
+        """Write crc32.npy and config.json, sync all files and folders, and return config.json.
 
-        `manifest` makes the manifest from the list of files, sorted by name.
+        The function `manifest` makes the manifest from the list of files, sorted by name.
         """
         crcs = np.concatenate(
             [np.empty(0, np.uint32), *(self._crcs[name] for name in sorted(self._crcs))]
@@ -239,9 +244,10 @@ class ArrayWriter(DatasetWriter):
     ) -> None:
         """Write the array `name` from one array or from consecutive blocks of rows.
 
-        Blocks need `rows`, the shape of a `row`, and `dtype`, one of `DTYPES`; the numbers have the
-        type in which they are stored (bfloat16: uint16). `meta` are the other fields of
-        `ArrayEntry`. Raises `ValueError` for blocks that do not have these rows.
+        Blocks require `rows` (the number of rows), `row` (the shape of a row) and `dtype` (a type
+        in `DTYPES`). The blocks have the type in which numbers are stored, which is uint16 for
+        bfloat16. The arguments `meta` are the other fields of `ArrayEntry`. Raise `ValueError` if
+        the blocks do not match `rows`, `row` and `dtype`.
         """
         if isinstance(blocks, np.ndarray):
             rows, row = len(blocks), blocks.shape[1:]
@@ -262,8 +268,8 @@ class ArrayWriter(DatasetWriter):
     ) -> None:
         """Write the array `name` from consecutive parts.
 
-        A part is a `HashedFile`, which is linked and becomes a shard, or a number of rows with
-        their blocks, as for `array`.
+        A part is a `HashedFile`, which is linked and becomes a shard, or a pair of a number of rows
+        and the blocks of these rows, as for `array`.
         """
         self.folder(name)
         self._numbers[name] = 0
@@ -298,7 +304,7 @@ class ArrayWriter(DatasetWriter):
         return self._shard(name, hashed, dtype, shape)
 
     def _shard(self, name: str, hashed: FileHash, dtype: str, shape: tuple[int, ...]) -> ArrayShard:
-        """Add the numbers of a shard to the CRC-32 of its array; return its entry."""
+        """Extend the CRC-32 of an array by the numbers of its next shard, and return its entry."""
         array, header = name.partition("/")[0], npy.header(dtype, shape, npy.PAGE)
         self._numbers[array] = crc32_combine(
             self._numbers[array], crc32_of_numbers(hashed, header), hashed.size - len(header)
@@ -308,9 +314,9 @@ class ArrayWriter(DatasetWriter):
     def split(
         self, name: str, numbers: Numbers | Iterable[Numbers], *, rows: int | None = None
     ) -> None:
-        """Write the index of the split `name`: increasing row numbers.
+        """Write the index of the split `name`, which holds increasing row numbers.
 
-        Numbers in blocks need `rows`, their count.
+        If `numbers` are blocks, `rows` must be the number of row numbers in all of them.
         """
         if isinstance(numbers, np.ndarray):
             numbers, rows = [numbers], len(numbers)
@@ -332,7 +338,8 @@ class ArrayWriter(DatasetWriter):
     ) -> ArrayManifest:
         """Write crc32.npy and config.json, sync everything, and return the manifest.
 
-        `recipe` holds those of `options` that the content depends on; None means all of them.
+        The argument `recipe` holds the options that the content depends on. None means all
+        `options`.
         """
         stated = self.write_inputs(inputs)
         recipe_id = recipe_id_of(kind, inputs, options if recipe is None else recipe)
@@ -361,7 +368,7 @@ class ArrayWriter(DatasetWriter):
 
 
 class _IndexFile(NamedTuple):
-    """The index file of a split, the number of its rows, and the CRC-32 of their numbers."""
+    """Index file of a split: its name, the number of rows, and the CRC-32 of the row numbers."""
 
     file: str
     rows: int
@@ -375,7 +382,7 @@ def _shard_name(name: str, before: Sequence[ArrayShard]) -> str:
 def _checked(
     name: str, blocks: Iterable[Array], rows: int, row: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Iterator[Array]:
-    """Yield `blocks`; raise `ValueError` unless they are `rows` rows of this shape and type."""
+    """Yield `blocks`. Raise `ValueError` unless they hold `rows` rows of this shape and type."""
     left = rows
     for block in blocks:
         left -= len(block)
@@ -387,7 +394,10 @@ def _checked(
 
 
 def _cut(blocks: Iterator[Array], counts: Sequence[int]) -> Iterator[Iterator[Array]]:
-    """Yield the rows of `blocks` in parts of `counts` rows each, to be consumed in order."""
+    """Yield an iterator over the next rows of `blocks` for each number of rows in `counts`.
+
+    Each iterator must be consumed before the next is used.
+    """
     rest: list[Array] = []
 
     def take(count: int) -> Iterator[Array]:
