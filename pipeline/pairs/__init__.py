@@ -1,1 +1,1 @@
-"""`dataprep build --kind pairs`: datasets of pairs, built from tables of questions and sources."""
+"""Builds of pair datasets (`dataprep build --kind pairs`) from tables of questions and sources."""

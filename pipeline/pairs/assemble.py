@@ -1,6 +1,6 @@
-"""Writer of a dataset of pairs: checks all arrays, computes the steering arrays, writes the files.
+"""Last step of a pairs build: check all arrays, compute the steering arrays, write the files.
 
-formats/manifest/curriculum.py defines the steering vectors and centroid distances. They are
+The steering vectors and centroid distances are defined in formats/manifest/curriculum.py. They are
 computed from the vectors as stored, so that a reader of the dataset can compute the same numbers:
 differences in float32; lengths, means and cosines in float64.
 """
@@ -55,7 +55,7 @@ _STEERING = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairContent:
-    """Results of all steps of a build, from which the dataset is written."""
+    """Results of all steps of a pairs build, from which its dataset is written."""
 
     inputs: PairInputs
     table: PairTable
@@ -95,10 +95,11 @@ class PairContent:
 def write_pairs(
     root: Path, options: PairOptions, content: PairContent, progress: Progress
 ) -> ArrayManifest:
-    """Check all arrays and write the dataset durably into the empty directory `root`.
+    """Check all arrays, write the dataset into the empty directory `root`, and return its manifest.
 
-    `progress` is called with the steering rows written and their total. Raises `DataprepError`
-    (E_PAIRS) for an array that breaks a rule.
+    All files are synced to disk. The function `progress` is called with the number of steering rows
+    written so far and their total number. Raise `DataprepError` (E_PAIRS) if an array breaks a
+    rule.
     """
     pairs, vectors, clustering = content.table.pairs, content.vectors, content.clustering
     index = np.stack([pairs.question, pairs.source], axis=1)
@@ -151,7 +152,10 @@ def write_pairs(
 
 
 def _write_steering(writer: ArrayWriter, content: PairContent, progress: Progress) -> None:
-    """Write the four steering arrays, each in a pass of its own that computes all blocks anew."""
+    """Write the four steering arrays, one after the other.
+
+    The steering of all pairs is computed again for each array, so only one block is in memory.
+    """
     rows, dim = len(content.table.pairs), content.vectors.dim
     for number, (name, part) in enumerate(_STEERING.items()):
         row = () if part == "distances" else (dim,)
@@ -166,7 +170,11 @@ def _write_steering(writer: ArrayWriter, content: PairContent, progress: Progres
 def _checked(
     content: PairContent, name: str, part: str, report: Callable[[int], None]
 ) -> Iterator[Array]:
-    """Yield the blocks of the steering array `name`, the field `part` of `Steering`, checked."""
+    """Yield the blocks of the steering array `name`, which is the field `part` of `Steering`.
+
+    The function `report` is called after each block with the number of rows so far. Raise
+    `DataprepError` if a number is not finite, or if a distance is not between 0 and 2.
+    """
     bounds = (0.0, 2.0) if part == "distances" else None
     first = 0
     for block in _steering(content):
@@ -220,7 +228,10 @@ def _description(options: PairOptions, content: PairContent) -> dict[str, Any]:
 
 
 def _texts(content: PairContent) -> Iterator[bytes]:
-    """Yield the lines of pairs.jsonl: number, texts, relevance, cluster and split of each pair."""
+    """Yield the lines of pairs.jsonl, one for each pair.
+
+    A line has the number, texts, relevance, cluster and split of the pair.
+    """
     pairs, names = content.table.pairs, content.clustering.names
     splits = dict(
         chain.from_iterable(
@@ -244,7 +255,10 @@ def _texts(content: PairContent) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """Steering vectors of n pairs, float32 [n, dim] each, and centroid distances, float32 [n]."""
+    """Steering vectors of n pairs and the distances of their questions from the cluster centroids.
+
+    Each kind of vector is an array float32 [n, dim]; the distances are float32 [n].
+    """
 
     centroid: Floats
     keyword: Floats
@@ -262,7 +276,7 @@ def steer(
     keyword_offsets: Ints,
     keyword_ids: Ints,
 ) -> Iterator[Steering]:
-    """Yield the steering of all pairs in order, in blocks.
+    """Yield the steering vectors and distances of all pairs in order, in blocks of pairs.
 
     Pair i has question ``of_pair[i]``, cluster ``clusters[i]`` (-1: none) and the keywords
     ``keyword_ids[keyword_offsets[i]:keyword_offsets[i + 1]]``.
@@ -278,7 +292,10 @@ def steer(
 
 
 def _rows_or_zero(vectors: Floats, rows: Ints, dim: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Return ``vectors[rows]``, zeros where a row is -1, and a mask of the rows that are not -1."""
+    """Return the chosen vectors, float32 [n, dim], and a mask of the row numbers that are not -1.
+
+    The vectors are ``vectors[rows]``, with zeros where the row number is -1.
+    """
     known = rows >= 0
     result = np.zeros((len(rows), dim), np.float32)
     result[known] = vectors[rows[known]]
@@ -288,9 +305,10 @@ def _rows_or_zero(vectors: Floats, rows: Ints, dim: int) -> tuple[Floats, npt.ND
 def _mean_rows(
     vectors: npt.NDArray[np.floating], rows: Ints, owners: Ints, count: int, dim: int
 ) -> npt.NDArray[np.float64]:
-    """Return float64 [count, dim]: row k is the mean of the vectors whose owner is k, or zeros.
+    """Return float64 [count, dim]: row k is the mean of the vectors that belong to owner k.
 
-    ``vectors[rows[i]]`` belongs to ``owners[i]``; `owners` is in increasing order.
+    The vector ``vectors[rows[i]]`` belongs to ``owners[i]``, and `owners` is in increasing order.
+    Row k is zeros if no vector belongs to k.
 
     >>> _mean_rows(np.eye(2), np.array([0, 1]), np.array([1, 1]), 2, 2).tolist()
     [[0.0, 0.0], [0.5, 0.5]]
@@ -304,7 +322,10 @@ def _mean_rows(
 
 
 def _distances(questions: Floats, centroids: Floats) -> Floats:
-    """Return float32 [n]: 1 - cosine of each row, `DISTANCE_UNKNOWN` where a vector is zero."""
+    """Return float32 [n]: the cosine distance of each question from the centroid in the same row.
+
+    The distance is 1 - cosine, or `DISTANCE_UNKNOWN` if one of the two vectors is zero.
+    """
     left, right = questions.astype(np.float64), centroids.astype(np.float64)
     lengths = np.sqrt((left * left).sum(axis=1)) * np.sqrt((right * right).sum(axis=1))
     cosines = (left * right).sum(axis=1) / np.where(lengths > 0, lengths, 1)

@@ -1,7 +1,7 @@
 """Checks of a dataset of pairs before it is published.
 
-The checks share no code with the steps that made the arrays. A failure is a fault of dataprep: a
-`DataprepError` (E_PAIRS) that names the array and the row.
+The checks share no code with the steps that made the arrays. A failed check means an error in
+dataprep, not in the inputs. It raises a `DataprepError` (E_PAIRS) that names the array and the row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def check_links(
 ) -> None:
     """Check that all numbers refer to existing rows, and that no pair is stored twice.
 
-    `sizes` are the numbers of questions, sources, keywords and clusters.
+    `sizes` has the number of questions, of sources, of keywords and of clusters, in this order.
     """
     questions, sources, keywords, n_clusters = sizes
     _require_bounds("pair_index (questions)", pair_index[:, 0], 0, questions)
@@ -47,8 +47,8 @@ def check_negatives(
 ) -> None:
     """Check the hard negatives and their tiers, [pairs, n_neg] each.
 
-    A row of negatives must not repeat a source or hold a positive of its question; exactly the
-    negatives in the cluster of the pair must have tier 1.
+    The negatives of a pair must be distinct, and none of them may be a source of the same question.
+    A negative must have tier 1 if it is in the cluster of the pair, and another tier if it is not.
     """
     _require_bounds("hard_negatives", negatives.ravel(), 0, sources)
     _require_bounds("negative_tiers", tiers.ravel(), 1, 5)
@@ -94,7 +94,7 @@ def check_numbers(
 
 
 def check_splits(splits: Mapping[str, Ints], questions: Ints) -> None:
-    """Check that every pair is in one split, and all pairs of a question in the same one.
+    """Check that every pair is in one split, and all pairs of a question are in the same split.
 
     The pairs of a split must be in increasing order.
     """

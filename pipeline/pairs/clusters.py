@@ -1,14 +1,14 @@
 """Cluster of each pair, and the centroid of each cluster.
 
-The cluster of a pair is a column of the input, or the cluster that most of its keywords are in (the
-lowest number at a tie), or the k-means cluster of its question. A centroid is the mean of the
-vectors in the cluster: those of its keywords where keywords decide, else those of its distinct
-questions. A pair without a cluster has -1, unless the option `cluster_fallback` assigns one: the
-largest cluster, the cluster with the centroid nearest to the question, or a random one, drawn by
-the number of the question and the seed.
+The cluster of a pair is read from a column of the input, or is the cluster of most of its keywords
+(the lowest number at a tie), or is the k-means cluster of its question. A centroid is a mean of
+vectors: those of the keywords in the cluster if keywords decide, else those of its distinct
+questions. A pair without a cluster has -1, unless the option `cluster_fallback` assigns a cluster:
+the largest one, the one whose centroid is nearest to the question, or a random one. The random
+choice depends only on the number of the question and the seed.
 
-k-means is that of scikit-learn, on vectors of length 1. It runs in one thread: with several, the
-order of the sums varies, and with it the clusters.
+The k-means of scikit-learn is used, on vectors of length 1. It runs in one thread, because with
+several threads the order of the sums varies, and the clusters vary with it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _ITERATIONS = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clustering:
-    """Clusters of the pairs, and their centroids."""
+    """Result of clustering: the cluster of each pair, and the centroid of each cluster."""
 
     by: str
     """Method: ``column``, ``keywords``, ``kmeans`` or ``none``."""
@@ -74,9 +74,9 @@ class Clustering:
 
 @dataclass(frozen=True, slots=True)
 class _Assignment:
-    """Clusters before the fallback.
+    """Clusters of the pairs before `fall_back` assigns clusters to pairs that have none.
 
-    Cluster c consists of ``vectors[members.of(c)]``.
+    The centroid of cluster c is the mean of ``vectors[members.of(c)]``.
     """
 
     of_pair: Ints
@@ -92,7 +92,11 @@ def cluster(
     vectors: Vectors,
     checkpoints: Checkpoints,
 ) -> Clustering:
-    """Return the clusters of all pairs, by the method that `options` choose."""
+    """Return the cluster of each pair and the centroids, by the method that `options` choose.
+
+    Raise `InputError` if the input lacks what the method needs, and `UsageError` if k-means is
+    needed and scikit-learn is not installed.
+    """
     pairs, by = table.pairs, _method(options, table)
     if by == "column":
         found = _by_question(pairs.cluster, table, vectors, pairs.cluster_names)
@@ -118,7 +122,7 @@ def cluster(
 def require_clusters(options: PairOptions, inputs: PairInputs, table: PairTable) -> None:
     """Raise the errors that `cluster` would raise about rows, files and libraries.
 
-    Needs no vectors, so a build does not encode texts in vain.
+    This check needs no vectors, so a build can fail before it spends time on encoding texts.
     """
     by = _method(options, table)
     if by == "keywords" and "keyword_clusters" in inputs.others:
@@ -156,9 +160,9 @@ def _by_keyword(
 
 
 def _method(options: PairOptions, table: PairTable) -> str:
-    """Return the method that the option `clusters` chooses, never ``auto``.
+    """Return the method that the option `clusters` means; for ``auto``, choose one.
 
-    Raises `InputError` if the input lacks the column or the keywords that it needs.
+    Raise `InputError` if the input lacks the column or the keywords that the method needs.
     """
     if options.clusters == "column" and "cluster" not in table.present:
         raise InputError(
@@ -187,10 +191,11 @@ def _kmeans(options: PairOptions, vectors: Array, checkpoints: Checkpoints) -> I
 
 
 def _keyword_clusters(source: Source, keywords: Sequence[str]) -> tuple[list[str], Ints]:
-    """Return the names of the clusters in the file `source`, and int64 [keywords].
+    """Return the names of the clusters in the JSON file `source`, and int64 [keywords].
 
-    The latter is the cluster of each of `keywords`, -1 for those that the file lacks. Raises
-    `InputError` for a file of another form.
+    The array has the cluster of each of `keywords`, or -1 for a keyword that is not in the file.
+    Raise `InputError` if the file is not a JSON object from keywords to clusters, or if it contains
+    the same keyword in different cases.
     """
     problem = 'is no JSON object {"keyword": cluster}'
     try:
@@ -211,7 +216,7 @@ def _keyword_clusters(source: Source, keywords: Sequence[str]) -> tuple[list[str
 
 
 def by_keywords(keyword_sets: RowSets, cluster_of: Ints) -> Ints:
-    """Return int64 [pairs]: the cluster that most keywords of the pair are in, -1 without any.
+    """Return int64 [pairs]: the cluster of most keywords of each pair, or -1 if none has a cluster.
 
     ``cluster_of[k]`` is the cluster of keyword k, or -1. At a tie the lowest number wins.
 
@@ -234,7 +239,10 @@ def by_keywords(keyword_sets: RowSets, cluster_of: Ints) -> Ints:
 
 
 def centroids_of(vectors: Floats, members: RowSets) -> npt.NDArray[np.float64]:
-    """Return float64 [clusters, dim]: the mean of the vectors in each cluster, zeros if empty."""
+    """Return float64 [clusters, dim]: the mean of the vectors in each cluster.
+
+    The mean of an empty cluster is zeros.
+    """
     result = np.zeros((len(members), vectors.shape[1]))
     for cluster in np.flatnonzero(members.counts).tolist():
         result[cluster] = vectors[members.of(cluster)].mean(axis=0, dtype=np.float64)
@@ -262,9 +270,9 @@ def require_kmeans() -> None:
 
 
 def kmeans(vectors: Floats, count: int, seed: int) -> Ints:
-    """Return int64 [n]: the cluster of each vector by k-means; no cluster is empty.
+    """Return int64 [n]: the k-means cluster of each vector. No cluster is empty.
 
-    There are `count` clusters, or fewer if the vectors have fewer distinct directions. Raises
+    There are `count` clusters, or fewer if the vectors have fewer distinct directions. Raise
     `UsageError` if scikit-learn is not installed.
     """
     directions = unit(vectors)
@@ -289,11 +297,12 @@ def fall_back(
     centroids: Floats,
     seed: int,
 ) -> Ints:
-    """Return `clusters` with every -1 replaced by the cluster that `rule` chooses.
+    """Return a copy of `clusters` in which every -1 is replaced by the cluster that `rule` chooses.
 
-    ``clusters[i]`` and ``questions[i]`` are those of pair i. `vectors` (of the questions) and
-    `centroids` have length 1; a centroid of zeros marks an empty cluster, which is never chosen.
-    With the rule ``none``, or if no cluster can be chosen, -1 stays.
+    Pair i has the cluster ``clusters[i]`` and the question ``questions[i]``. `vectors` (of the
+    questions) and `centroids` have length 1. A centroid of zeros marks an empty cluster, which is
+    never chosen. With the rule ``none``, or if every cluster is empty, `clusters` is returned
+    unchanged.
     """
     without = np.flatnonzero(clusters < 0)
     filled = np.flatnonzero(centroids.any(axis=1))

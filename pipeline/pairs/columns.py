@@ -1,8 +1,8 @@
-"""Columns of a table of pairs, found by name, and the values of their cells.
+"""Columns of a table of pairs, identified by name, and the values of their cells.
 
-There are seven fields, the keys of `ALIASES`; each has at most one column, whose name is one of the
-aliases of the field or is given by ``--columns question=NAME``. A cell is missing if it is null,
-NaN or blank.
+There are seven fields, the keys of `ALIASES`. A field has at most one column. The name of that
+column is given by ``--columns question=NAME``, or is one of the aliases of the field. A cell is
+missing if it is null, NaN or blank.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ _WHOLE = 1 << 53  # floats from this on are not exact integers
 
 
 class CellError(Exception):
-    """Error of a bad cell; `reason` names the problem in rejects.jsonl and config.json."""
+    """Error about a cell with an invalid value.
+
+    The attribute `reason` names the problem in rejects.jsonl and config.json.
+    """
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -53,9 +56,9 @@ class CellError(Exception):
 
 
 def parse_columns(text: str) -> dict[str, str]:
-    """Return the column names in ``question=NAME,source=NAME`` by field.
+    """Return the column name of each field in a text such as ``question=NAME,source=NAME``.
 
-    Raises `UsageError` for an unknown or repeated field.
+    Raise `UsageError` for an unknown or repeated field, and for a field without a name.
 
     >>> parse_columns("question=q, source=long answer")
     {'question': 'q', 'source': 'long answer'}
@@ -73,9 +76,10 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def resolve(names: Collection[str], chosen: Mapping[str, str], where: str) -> dict[str, str]:
-    """Return the name of the column of each field, one of `names`; `chosen` is from the user.
+    """Return the column of each field, chosen from the column `names` of a table.
 
-    Fields without a column are left out. Raises `InputError` if several columns fit a field.
+    `chosen` has the columns that the user named, by field. Fields without a column are left out.
+    Raise `InputError` about the table `where` if several columns fit a field.
 
     >>> resolve(["id", "Query", "context"], {}, "a.csv")
     {'question': 'Query', 'source': 'context'}
@@ -98,9 +102,9 @@ def resolve(names: Collection[str], chosen: Mapping[str, str], where: str) -> di
 
 
 def text_of(value: object, what: str) -> str:
-    """Return the stripped text of the cell `value` of the field `what`.
+    """Return the stripped text of `value`, a cell of the field `what`.
 
-    Raises `CellError` if it is missing, blank, no string, or not valid Unicode.
+    Raise `CellError` if the cell is missing or blank, is not a string, or is not valid Unicode.
     """
     if value is None or _is_nan(value):
         raise CellError(f"missing_{what}", f"there is no {what}")
@@ -118,7 +122,9 @@ def text_of(value: object, what: str) -> str:
 
 
 def optional_text(value: object, what: str) -> str | None:
-    """Return the stripped text of a cell, None if it is missing; numbers and booleans become text.
+    """Return the stripped text of a cell, or None if the cell is missing.
+
+    Numbers and booleans become text. Raise `CellError` for a value of another type.
 
     >>> optional_text(True, "answer"), optional_text(" ", "answer")
     ('True', None)
@@ -129,7 +135,9 @@ def optional_text(value: object, what: str) -> str | None:
 
 
 def relevance_of(value: object) -> float | None:
-    """Return the number in a cell, of any size, or None for a missing cell.
+    """Return the number in a cell, or None if the cell is missing. The range is not checked.
+
+    Raise `CellError` if the cell does not contain a number.
 
     >>> relevance_of(" 0.5 "), relevance_of(7), relevance_of(float("nan"))
     (0.5, 7.0, None)
@@ -146,10 +154,11 @@ def relevance_of(value: object) -> float | None:
 
 
 def keywords_of(value: object, separator: str) -> list[str]:
-    """Return the keywords in a cell, stripped and casefolded, with repeats, without blank ones.
+    """Return the keywords in a cell, stripped and casefolded.
 
-    The cell is a list, the text of a list in JSON or Python syntax, or a text to split at
-    `separator`.
+    Blank keywords are left out, and repeated keywords are not. The cell is a list, a text that
+    contains a list in JSON or Python syntax, or a text to split at `separator`. Raise `CellError`
+    for any other value.
 
     >>> keywords_of("Law; LAW;", ";"), keywords_of('["a;b"]', ";")
     (['law', 'law'], ['a;b'])
@@ -167,7 +176,9 @@ def keywords_of(value: object, separator: str) -> list[str]:
 
 
 def cluster_of(value: object) -> str | None:
-    """Return the cluster label in a cell as text; None for a missing cell and for -1.
+    """Return the cluster label in a cell as text, or None if the cell is missing or -1.
+
+    Raise `CellError` unless the label is a text or a whole number.
 
     >>> cluster_of(3.0), cluster_of(" 3 "), cluster_of(-1)
     ('3', '3', None)

@@ -1,7 +1,7 @@
 """Sets of row numbers in two flat arrays, such as the sources of each cluster.
 
-The layout is that of compressed sparse rows (CSR): all values, and the offset at which each set
-begins. Construction costs one sort, a membership test one binary search.
+The layout is that of compressed sparse rows (CSR): an array with all values, and an array with the
+offset at which each set begins. Construction takes one sort, a membership test one binary search.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RowSets:
-    """Sets of increasing numbers below `limit`; set i is ``values[offsets[i]:offsets[i + 1]]``."""
+    """Sets of numbers from 0 to `limit` - 1.
+
+    Set i is ``values[offsets[i]:offsets[i + 1]]``, in increasing order.
+    """
 
     offsets: Ints
     values: Ints
@@ -31,7 +34,7 @@ class RowSets:
 
     @property
     def counts(self) -> Ints:
-        """Return int64 [sets]: the size of each set."""
+        """The size of each set, int64 [sets]."""
         return np.diff(self.offsets)
 
     def of(self, number: int) -> Ints:
@@ -39,7 +42,10 @@ class RowSets:
         return self.values[self.offsets[number] : self.offsets[number + 1]]
 
     def holds(self, numbers: Ints, values: Ints) -> npt.NDArray[np.bool_]:
-        """Return a mask: whether set ``numbers[i]`` holds ``values[i]``; set -1 is empty."""
+        """Return a mask that is true where set ``numbers[i]`` contains ``values[i]``.
+
+        The set number -1 means an empty set.
+        """
         if not len(self.values):
             return np.zeros(numbers.shape, np.bool_)
         wanted = numbers * self.limit + values
@@ -49,7 +55,9 @@ class RowSets:
 
 
 def row_sets(numbers: Ints, values: Ints, count: int, limit: int) -> RowSets:
-    """Return `count` sets; ``values[i]`` is in set ``numbers[i]``, or in no set if that is -1.
+    """Return `count` sets, in which ``values[i]`` is a member of set ``numbers[i]``.
+
+    A value whose set number is -1 is in no set.
 
     >>> row_sets(np.array([1, 0, 1, -1]), np.array([5, 4, 5, 3]), 2, 6).of(1).tolist()
     [5]
@@ -62,9 +70,10 @@ def row_sets(numbers: Ints, values: Ints, count: int, limit: int) -> RowSets:
 
 
 def flat_positions(offsets: Ints, chosen: Ints) -> tuple[Ints, Ints]:
-    """Return the owner and the position of each value of the sets `chosen`, int64 [n] each.
+    """Return two arrays int64 [n] for the n values of the sets `chosen`: owners and positions.
 
-    The owner is an index into `chosen`, the position one into `RowSets.values`.
+    The owner of a value is the index of its set in `chosen`, and the position of a value is its
+    index in `RowSets.values`.
 
     >>> flat_positions(np.array([0, 2, 5]), np.array([1, 0]))
     (array([0, 0, 0, 1, 1]), array([2, 3, 4, 0, 1]))
@@ -75,7 +84,7 @@ def flat_positions(offsets: Ints, chosen: Ints) -> tuple[Ints, Ints]:
 
 
 def ranks_in_runs(counts: Ints) -> Ints:
-    """Return the ranges 0 .. count - 1 of all `counts`, joined.
+    """Return the ranges 0 .. count - 1 of all `counts`, concatenated.
 
     >>> ranks_in_runs(np.array([2, 0, 3])).tolist()
     [0, 1, 0, 1, 2]

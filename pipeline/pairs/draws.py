@@ -1,10 +1,10 @@
-"""Random draws without repeats from many pools, each with its own key.
+"""Random sampling without repetition from many pools, each with its own key.
 
-The n-th draw is the value at position n of a keyed permutation of the pool, so it depends on n, the
-key and the size of the pool alone. The permutation is a Feistel network over the finalizer of
+Sample n of a pool is the value at position n of a keyed permutation of the pool. So it depends only
+on n, the key and the size of the pool. The permutation is a Feistel network over the finalizer of
 SplitMix64, applied again until its value is below the size of the pool. It has twelve rounds: in
-pools of a few numbers, ten rounds leave the frequencies of pairs of draws uneven beyond chance, and
-six leave them uneven by a quarter (tests/pipeline/pairs/test_draws.py). A draw costs about 200 ns.
+pools of a few numbers, the frequencies of pairs of samples differ by more than chance with ten
+rounds, and by a quarter with six (tests/pipeline/pairs/test_draws.py). A sample takes about 200 ns.
 
 Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014. Black, Rogaway:
 Ciphers with Arbitrary Finite Domains, CT-RSA 2002.
@@ -28,14 +28,17 @@ _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def mix(words: Words) -> Words:
-    """Return the words mixed by the finalizer of SplitMix64, a bijection on 64 bits."""
+    """Return each 64-bit word mixed by the finalizer of SplitMix64, which is a bijection."""
     words = (words ^ (words >> _30)) * _FIRST
     words = (words ^ (words >> _27)) * _SECOND
     return words ^ (words >> _31)
 
 
 def keys_of(seed: int, *parts: Ints | int) -> Words:
-    """Return uint64 [n]: one key for each row of `parts`, arrays [n] or single numbers."""
+    """Return uint64 [n]: key i is computed from `seed` and item i of every part.
+
+    A part is an array [n], or a number that is used for all keys.
+    """
     keys = mix(np.array([seed], np.uint64) + _GOLDEN)
     for part in parts:
         keys = mix((keys ^ np.asarray(part, np.int64).astype(np.uint64)) + _GOLDEN)
@@ -43,9 +46,10 @@ def keys_of(seed: int, *parts: Ints | int) -> Words:
 
 
 def draw(positions: Ints, sizes: Ints, keys: Words) -> Ints:
-    """Return int64 [n]: the value at ``positions[i]`` of the permutation of 0 .. ``sizes[i]`` - 1.
+    """Return int64 [n]: item i is at ``positions[i]`` of a permutation of 0 .. ``sizes[i]`` - 1.
 
-    ``keys[i]`` selects the permutation. Each position is below its size; sizes are 1 to 2**62.
+    The key ``keys[i]`` selects the permutation. Each position must be below its size, and each size
+    from 1 to 2**62.
 
     >>> drawn = draw(np.arange(5), np.full(5, 5), np.full(5, 7, np.uint64))
     >>> sorted(drawn.tolist())

@@ -1,7 +1,8 @@
 """Estimate of a build of pairs, for `--dry-run` and the check of disk space.
 
-The tables have been read, so all counts are known, except that of clusters by k-means. The use of
-disk is greatest just before the dataset is published: its arrays, and the checkpoints of the build.
+The tables have been read, so all counts are known, except the number of k-means clusters. The build
+needs most disk space just before it publishes the dataset. At that time both the arrays of the
+dataset and the checkpoints of the build exist.
 """
 
 from __future__ import annotations
@@ -52,14 +53,17 @@ class PairEstimate:
     notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields, for JSON."""
+        """Return the fields as a dict, for JSON."""
         return asdict(self)
 
 
 def estimate(
     options: PairOptions, inputs: PairInputs, table: PairTable, probe: Probe | None
 ) -> PairEstimate:
-    """Return the estimate of a build; `probe` is that of its encoder, if it needs one."""
+    """Return the estimate of a build from its `table`.
+
+    `probe` is the probe of the encoder, or None if the build needs no encoder.
+    """
     pairs = table.pairs
     texts = {"question": pairs.questions, "source": pairs.sources, "keyword": pairs.keywords}
     encoded = sum(len(v) for what, v in texts.items() if f"{what}_embs" not in inputs.others)

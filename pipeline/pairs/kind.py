@@ -2,7 +2,7 @@
 
 A build has no units. Its steps run one after the other: read, embed, cluster, split, negatives,
 write. Results that take long to compute (encoded vectors, k-means, negatives) are stored as
-checkpoints; after an interruption the same command continues from them.
+checkpoints. After an interruption the same command continues from the checkpoints.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ _STEPS = ("read", "embed", "cluster", "split", "negatives", "write")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairSurvey(Survey):
-    """Survey of a build of pairs: the input files, with their fingerprints."""
+    """Input files of a pairs build, with their fingerprints."""
 
     inputs: PairInputs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairPrepared(Prepared):
-    """Prepared build of pairs.
+    """Pairs build that is ready to run, with its inputs and encoder.
 
-    `table` is None if a finished dataset may be reused: then the tables have not been read.
+    `table` is None if the tables have not been read, because a finished dataset may be reused.
     """
 
     options: PairOptions
@@ -74,9 +74,10 @@ class PairPrepared(Prepared):
 
 
 class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
-    """Builds of pairs; see `kinds.Kind`.
+    """The kind of build that makes datasets of pairs. `kinds.Kind` describes the methods.
 
-    `encoder` is a function from texts to vectors; None: the model that the options name.
+    The argument `encoder` is a function from texts to vectors. By default the model that the
+    options name is used.
     """
 
     name = "pairs"
@@ -91,17 +92,17 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
         self._resumed = 0
 
     def open_task(self, staging: Path, watch: Watch | None) -> Task:
-        """Raise `NotImplementedError`: this kind has no units."""
+        """Raise `NotImplementedError`, because builds of pairs have no units."""
         raise NotImplementedError
 
     def load_manifest(self, out: Path) -> ArrayManifest:
-        """Read the manifest of the dataset of arrays in `out`."""
+        """Return the manifest of the dataset in `out`."""
         return manifests.load(out)
 
     def survey(self, options: PairOptions) -> PairSurvey:
-        """Check that the needed libraries are installed, and find the inputs.
+        """Return the input files, after a check that the needed libraries are installed.
 
-        Reads every file once, for its fingerprint.
+        Every file is read once, for its fingerprint.
         """
         choose_search(options.search, 0)
         named = options.encoder is not None and self._encoder is None
@@ -117,8 +118,8 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
     def prepare(self, options: PairOptions, survey: PairSurvey, context: Context) -> PairPrepared:
         """Read and check the tables, load the encoder if texts lack vectors, and make the plan.
 
-        If a finished dataset stands in `out` and is not to be overwritten, the tables are not read:
-        `difference` compares that dataset with the options and inputs.
+        If `out` contains a finished dataset that is not to be overwritten, the tables are not read.
+        Then `difference` compares that dataset with the options and inputs.
         """
         inputs, existing = survey.inputs, context.existing
         table = encoder = None
@@ -149,7 +150,11 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
     def _probed(
         self, options: PairOptions, inputs: PairInputs, table: PairTable, existing: object
     ) -> tuple[TextEncoder | None, Probe | None]:
-        """Return the encoder and its probe; None for both if every text has a given vector."""
+        """Return the encoder and its probe, or None for both if no text needs the encoder.
+
+        `existing` is the probe that the finished dataset stores, or None. It is returned again if
+        the encoder still makes the same vectors.
+        """
         if not require_vectors(options, inputs, table.pairs):
             return None, None
         encoder = self._loaded(options)
@@ -162,9 +167,9 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
         return load_encoder(name) if self._encoder is None else TextEncoder(name, self._encoder)
 
     def difference(self, existing: ArrayManifest, prepared: PairPrepared) -> str | None:
-        """Return how the finished dataset `existing` differs from this build; None if it does not.
+        """Return in words how the dataset `existing` differs from this build, or None if equal.
 
-        The encoder is loaded only if nothing else differs.
+        The encoder is loaded only if there is no other difference.
         """
         if existing.kind != self.name:
             return f"of the kind {existing.kind}"
@@ -193,14 +198,17 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
         return None if same else OTHER_VECTORS
 
     def estimate(self, prepared: PairPrepared, *, details: bool = False) -> PairEstimate:
-        """Return the estimate of the build; reads the tables if `prepare` has not."""
+        """Return the estimate of the build. The tables are read if `prepare` has not read them."""
         table = prepared.table or read_pairs(prepared.options, prepared.inputs)
         return estimate(prepared.options, prepared.inputs, table, prepared.probe)
 
     def assemble(
         self, prepared: PairPrepared, results: list[UnitResult], workplace: Workplace
     ) -> Assembled:
-        """Run the steps after reading, and write the dataset."""
+        """Make vectors, clusters, splits and negatives, and write the dataset.
+
+        Return the location of the dataset, its manifest, and notes for the user.
+        """
         options, inputs, table = prepared.options, prepared.inputs, prepared.table
         assert table is not None  # None only where a finished dataset is reused
         checkpoints = Checkpoints(workplace.staging)
@@ -250,7 +258,7 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
         )  # fmt: skip
 
     def content(self, out: Path, manifest: ArrayManifest) -> dict[str, Any]:
-        """Return the fields of ``--json`` that describe the dataset in `out`."""
+        """Return the part of the ``--json`` report that describes the dataset in `out`."""
         if self._steps:
             self._clock.lap("publish")
             self._steps |= self._clock.take()
@@ -271,7 +279,7 @@ def _contents(inputs: Sequence[InputEntry]) -> list[InputEntry]:
 
 
 def _notes(prepared: PairPrepared, table: PairTable) -> Iterator[str]:
-    """Yield notes about splits that the inputs seem to name and the build does not use."""
+    """Yield notes about splits that the inputs seem to name, but the build does not use."""
     options = prepared.options
     has_column = "split" in table.present
     if options.shares() is not None and has_column:

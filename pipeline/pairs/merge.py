@@ -3,11 +3,11 @@
 Texts are stripped. Rows whose question and source are then equal are one pair, which gets the
 highest relevance, the union of the keywords, the longest answer, the first cluster, and the
 provenance of the first row. Missing relevance is 1, and relevance outside 0 to 1 is clipped.
-Keywords are casefolded. Merged rows, missing and clipped relevance, and rows with another cluster
-than the first are counted.
+Keywords are casefolded. Four kinds of rows are counted: merged rows, rows with missing relevance,
+rows with clipped relevance, and rows whose cluster is not that of the first row of their pair.
 
-Questions, sources, keywords and pairs are numbered by first appearance. Memory: the distinct texts,
-and about 200 bytes a pair.
+Questions, sources, keywords and pairs are numbered by first appearance. The memory needed is that
+of the distinct texts, and about 200 bytes for each pair.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MAX_DIGITS = 4000  # int() refuses texts of more than 4300 digits
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowRules:
-    """Rules for reading rows."""
+    """Options for reading rows: the keyword separator and the treatment of bad rows."""
 
     separator: str = ","
     """Separator of the keywords in a cell of text."""
@@ -56,7 +56,10 @@ class RowRules:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MergedPairs:
-    """Distinct texts, and P pairs of them; arrays are int64 [P] unless stated otherwise."""
+    """The P pairs of a build after merging, and their distinct texts.
+
+    Arrays are int64 [P] unless stated otherwise.
+    """
 
     questions: list[str]
     sources: list[str]
@@ -89,19 +92,19 @@ class MergedPairs:
 
 
 class _TextNumbers:
-    """Numbers of distinct texts, given by first appearance."""
+    """Numbers of distinct texts, counted by first appearance."""
 
     def __init__(self) -> None:
         self.of: dict[str, int] = {}
 
     def __call__(self, text: str) -> int:
-        """Return the number of `text`; a new text gets the next number."""
+        """Return the number of `text`. A new text gets the next number."""
         return self.of.setdefault(text, len(self.of))
 
 
 @dataclass(slots=True)
 class _CleanRow:
-    """Row with cleaned cells."""
+    """Row of a table after its cells have been cleaned."""
 
     question: str
     source: str
@@ -114,7 +117,7 @@ class _CleanRow:
 
 @dataclass(slots=True)
 class Merger:
-    """Builder of `MergedPairs` from rows, input by input."""
+    """Accumulator that merges the rows of all inputs, input by input, into `MergedPairs`."""
 
     cleaning: RowRules
     rejects: list[dict[str, Any]] = field(default_factory=list)
@@ -137,13 +140,14 @@ class Merger:
     _counts: Counter[str] = field(default_factory=Counter)
 
     def start_input(self) -> None:
-        """Begin the next input; `add` adds rows to it."""
+        """Begin the next input, to which the rows of the following calls of `add` belong."""
         self.read.append(0)
 
     def add(self, rows: TableRows, source: Source, split: str | None = None) -> None:
-        """Add `rows` of `source`, the current input; `split` overrides the splits in the rows.
+        """Add `rows` of the current input, `source`.
 
-        Raises `RecordError` for the first bad row, unless the rules skip bad rows.
+        If `split` is given, it replaces the splits in the rows. Raise `RecordError` for the first
+        bad row, unless the rules skip bad rows.
         """
         number, before = len(self.read) - 1, sum(self.read)
         self.read[-1] += len(rows)
@@ -284,7 +288,7 @@ def _rejected(
 
 
 def ordered_labels(labels: Iterable[str]) -> list[str]:
-    """Return `labels` sorted by value if all of them are whole numbers, else as texts.
+    """Return `labels` sorted by value if all of them are whole numbers, else sorted as texts.
 
     >>> ordered_labels(["10", "9"]), ordered_labels(["b", "9", "10"])
     (['9', '10'], ['10', '9', 'b'])
@@ -296,9 +300,10 @@ def ordered_labels(labels: Iterable[str]) -> list[str]:
 
 
 def _in_order(numbers: dict[str, int], codes: Sequence[int]) -> tuple[list[str], Ints]:
-    """Return the sorted labels that `codes` use, and int64 [codes]: their indices there.
+    """Return the sorted labels in use, and int64 [codes]: the index in them of each code.
 
-    `numbers` has the code of each label; code -1 stays.
+    `numbers` maps each label to its code. A label is in use if its code is in `codes`. The code -1
+    means no label, and its index is -1.
     """
     used = {*codes}
     names = ordered_labels(name for name, number in numbers.items() if number in used)

@@ -1,7 +1,7 @@
 """Hard negatives of each pair, in four tiers.
 
 The negatives of a pair are distinct sources, none of which is a known positive of its question.
-Each tier takes a share of them from a pool:
+Each tier supplies a number of negatives from its own pool of sources:
 
 1. random sources of the pair's cluster;
 2. random sources of the clusters whose centroids are nearest to that of the pair's cluster;
@@ -9,12 +9,12 @@ Each tier takes a share of them from a pool:
 4. random sources outside the cluster.
 
 A source belongs to the cluster of every pair that it is in. Tiers are filled in this order. If a
-pool is exhausted, the next tier takes the missing negatives, and after the fourth tier the first.
-The tier of each negative is stored. For a pair without a cluster, the pools of tiers 1 and 2 are
-empty.
+pool is exhausted, the next tier supplies the missing negatives, and after the fourth tier the
+first. The tier of each negative is stored. For a pair without a cluster, the pools of tiers 1 and 2
+are empty.
 
-Every draw is keyed by seed, question, source and tier, so the result does not depend on the number
-of pairs in a block. The cost is one search, and about 10 microseconds a pair for the draws.
+Random choices are keyed by seed, question, source and tier, so the result does not depend on the
+number of pairs in a block. The cost is one search, and about 10 microseconds of sampling per pair.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ def tier_counts(total: int, proportions: Sequence[float]) -> list[int]:
 
 
 def require_enough(links: Links, n_neg: int, texts: Sequence[str]) -> None:
-    """Raise `InputError` if a question has fewer than `n_neg` sources that are not its own.
+    """Raise `InputError` if a question has fewer than `n_neg` sources that can be its negatives.
 
-    `texts` are the questions.
+    These are the sources that no pair joins to the question. `texts` are the texts of the
+    questions.
     """
     left = links.n_sources - links.own().counts
     worst = int(np.argmin(left))
@@ -77,8 +78,8 @@ def require_enough(links: Links, n_neg: int, texts: Sequence[str]) -> None:
 def near_clusters(centroids: Floats, members: RowSets, count: int) -> RowSets:
     """Return, for each cluster, the sources of the `count` clusters nearest to it.
 
-    Its own sources and empty clusters are left out. Nearness is the cosine of the `centroids`,
-    which have length 1; at a tie the lower number comes first.
+    The sources of the cluster itself are left out, and empty clusters are not counted. Nearness is
+    the cosine of the `centroids`, which have length 1. At a tie the lower number comes first.
     """
     n = len(members)
     filled = np.flatnonzero(members.counts)
@@ -103,11 +104,11 @@ def mine(
     seed: int,
     search: Search = most_similar,
 ) -> tuple[Ints, Ints]:
-    """Return negatives and their tiers, int64 [pairs, N] each; tiers rise within a row.
+    """Return the negatives and their tiers, int64 [pairs, N] each, sorted by tier within a row.
 
-    `counts` are the negatives of each tier, N in all. `questions` and `sources` are vectors of
-    length 1, `near` is from `near_clusters`. Every question must have N sources that are not its
-    own, which `require_enough` checks.
+    `counts` has the number of negatives of each tier; their sum is N. `questions` and `sources` are
+    vectors of length 1, and `near` is the result of `near_clusters`. Every question needs N sources
+    that are not its positives, which `require_enough` checks.
     """
     own, members = links.own(), links.members()
     keys = (links.clusters + 1) * links.n_questions + links.questions
@@ -138,9 +139,10 @@ def mine_pairs(
     search: str,
     progress: Callable[[int, int], None],
 ) -> tuple[Ints, Ints]:
-    """Return negatives and tiers of all pairs, int64 [pairs, n_neg] each; stored as one checkpoint.
+    """Return the negatives of all pairs and their tiers, int64 [pairs, n_neg] each.
 
-    `search` is ``exact`` or ``faiss``; `progress` is called with the queries done and their total.
+    The result is stored as one checkpoint. `search` is ``exact`` or ``faiss``. The function
+    `progress` is called with the number of finished queries and their total number.
     """
 
     def exact(questions: Floats, sources: Floats, k: int, queries: Queries) -> Ints:
@@ -169,7 +171,7 @@ def mine_pairs(
 
 @dataclass(frozen=True, slots=True)
 class _Pools:
-    """Pools of sources from which the negatives of any pair are taken, by tier."""
+    """Pools of sources from which the negatives of a pair are chosen, one pool for each tier."""
 
     links: Links
     own: RowSets
@@ -191,9 +193,10 @@ class _Pools:
         return self.links.n_sources - known if tier == 4 else known
 
     def sources(self, tier: int, pairs: Ints, positions: Ints, sizes: Ints) -> Ints:
-        """Return int64 [n]: the source at ``positions[i]`` of the pool of ``pairs[i]``.
+        """Return int64 [n]: for each i, a source from the pool of ``pairs[i]`` in `tier`.
 
-        ``sizes[i]`` is the size of that pool.
+        It is the source at ``positions[i]`` of the pool, which has the size ``sizes[i]``. Pools of
+        random tiers are in random order.
         """
         if tier == 3:
             listed: Ints = self.similar[self.group_of[pairs], positions]
@@ -209,11 +212,11 @@ class _Pools:
 
 
 class _Complements:
-    """Complements of sets, whose numbers are computed by rank instead of stored.
+    """Complements of sets. Their members are computed by rank and not stored.
 
-    Below the j-th value v of a set there are v - j numbers outside the set; this count never falls
-    with j. The number of rank r outside the set is therefore r plus the number of values whose
-    count is at most r.
+    Below the j-th value v of a set there are v - j numbers that are not in the set. This count
+    never decreases with j. So the number of rank r outside the set is r plus the number of values
+    whose count is at most r.
     """
 
     def __init__(self, lists: RowSets) -> None:
@@ -222,7 +225,10 @@ class _Complements:
         self._below = lists.keys - places  # set * limit + numbers outside the set below the value
 
     def at(self, numbers: Ints, ranks: Ints) -> Ints:
-        """Return the number of rank ``ranks[i]`` outside set ``numbers[i]``; set -1 is empty."""
+        """Return int64 [n]: the number of rank ``ranks[i]`` that is not in set ``numbers[i]``.
+
+        The set number -1 means an empty set.
+        """
         result = ranks.copy()
         inside = np.flatnonzero(numbers >= 0)
         chosen = numbers[inside]
@@ -232,7 +238,7 @@ class _Complements:
 
 
 class _Filling:
-    """Table of the negatives of a block of pairs, filled tier by tier."""
+    """Table of the negatives of a block of pairs while it is filled, one tier after the other."""
 
     def __init__(self, pools: _Pools, pairs: Ints, counts: Sequence[int]) -> None:
         self._pools = pools
@@ -254,7 +260,10 @@ class _Filling:
         return np.take_along_axis(self._rows, order, 1), np.take_along_axis(self._tiers, order, 1)
 
     def _fill(self, tier: int, need: Ints) -> None:
-        """Add up to ``need[i]`` sources of the pool of `tier` to row i; lower `need` by them."""
+        """Add up to ``need[i]`` sources from the pool of `tier` to row i.
+
+        The number of added sources is subtracted from ``need[i]``.
+        """
         sizes = self._pools.sizes(tier, self._pairs)
         active = np.flatnonzero((need > 0) & (sizes > 0))
         at, width = 0, _FIRST_WIDTH
@@ -276,9 +285,10 @@ class _Filling:
     def _candidates(
         self, tier: int, active: Ints, positions: Ints, sizes: Ints
     ) -> tuple[Ints, npt.NDArray[np.bool_]]:
-        """Return the sources at `positions` of the pools, [active, positions], and a mask.
+        """Return the sources at `positions` of each pool, int64 [active, positions], and a mask.
 
-        The mask is false for positions beyond the pool, positives, and negatives already taken.
+        The mask is true for sources that can be added. It is false for positions beyond the end of
+        the pool, for positives of the question, and for negatives that the row contains already.
         """
         pairs = np.repeat(self._pairs[active], len(positions))
         limits = np.repeat(sizes, len(positions))

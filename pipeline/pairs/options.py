@@ -39,8 +39,8 @@ _FILES = ("question_embs", "source_embs", "keyword_embs", "keyword_clusters")
 class PairOptions:
     """Options of ``dataprep build --kind pairs``.
 
-    All but `out`, `on_error`, `max_rejects`, `excerpts`, `workers` and `overwrite` enter the recipe
-    id: files by their content, an encoder by its probe, the others as they are.
+    All options except `out`, `on_error`, `max_rejects`, `excerpts`, `workers` and `overwrite` enter
+    the recipe id. Files enter it by their content, and an encoder by its probe.
 
     >>> PairOptions(input="pairs.csv", out="pairs", encoder="all-MiniLM-L6-v2").n_neg
     12
@@ -187,7 +187,10 @@ class PairOptions:
             )  # fmt: skip
 
     def named_inputs(self) -> list[tuple[str | None, str]]:
-        """Return the split and the path of each input; the split is None for those of `input`."""
+        """Return the split and the path of each input. The split is None for a path in `input`.
+
+        Raise `UsageError` if an item of `split_input` is not NAME=PATH.
+        """
         if self.input:
             return [(None, path) for path in self.input]
         parts = [given.partition("=") for given in self.split_input]
@@ -197,11 +200,14 @@ class PairOptions:
         return [(name, path) for name, _, path in parts]
 
     def vector_columns(self) -> list[str]:
-        """Return the two names in `embedding_columns`: column of texts, column of vectors."""
+        """Return the column of texts and the column of vectors that `embedding_columns` names."""
         return [name.strip() for name in self.embedding_columns.split(",") if name.strip()]
 
     def tiers(self) -> list[float]:
-        """Return the shares of the four tiers."""
+        """Return the proportion of each of the four tiers, whose sum is 1.
+
+        Raise `UsageError` if the option `tier_proportions` is invalid.
+        """
         where = "--tier-proportions"
         try:
             shares = [float(part) for part in self.tier_proportions.split(",")]
@@ -216,7 +222,10 @@ class PairOptions:
         return shares
 
     def shares(self) -> dict[str, float] | None:
-        """Return the ratio of each split by name; None if a column or `split_input` decides."""
+        """Return the ratio of each split by name, or None if a column or `split_input` decides.
+
+        None is also returned if the option `split` is not given.
+        """
         if self.split_input:
             require(self.split is None, "--split", "means nothing with --split-input")
             return None
@@ -232,7 +241,7 @@ class PairOptions:
         """Return the options that config.json stores: those that decide the content of the dataset.
 
         Files are stored by name, without their folder. `splits` has the split of each input table,
-        or None.
+        or None for a table without one.
         """
         found: dict[str, Any] = {}
         for field in fields(self):
@@ -251,9 +260,9 @@ class PairOptions:
 def hashed_options(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of the `stored` options that enters the recipe id.
 
-    The value of a file is true or false, given or not: its content is hashed as an input. The
-    encoder is left out, as its probe identifies it, and so is the treatment of bad rows, which has
-    no effect if there are none.
+    An option that names a file becomes true or false: whether it is given. The content of the file
+    is hashed as an input. The encoder is left out, because its probe identifies it. The options for
+    bad rows are left out, because they have no effect if there are no bad rows.
     """
     return {
         name: value is not None if name in _FILES else value
@@ -262,7 +271,7 @@ def hashed_options(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ratios_of(split: str) -> dict[str, float]:
-    """Return the ratio of each split in ``train=0.9,val=0.1``, by name.
+    """Return the ratio of each split by name, parsed from a text such as ``train=0.9,val=0.1``.
 
     >>> ratios_of("train=0.9,val=0.1")
     {'train': 0.9, 'val': 0.1}

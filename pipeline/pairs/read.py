@@ -1,6 +1,6 @@
-"""Reader of the tables of a build of pairs: a few thousand rows at a time, with their positions.
+"""Reading of the input tables of a pairs build, a few thousand rows at a time.
 
-CSV is read by Python's parser, at about 100 MB/s; it counts lines correctly in cells that hold
+CSV is read by Python's parser, at about 100 MB/s. Its line numbers are right even if cells contain
 quotes and line ends. No row is dropped: a row that cannot be read becomes a `Reject`.
 """
 
@@ -37,8 +37,8 @@ _LIMITS = BatchLimits(rows=_AT_ONCE, bytes=MAX_RECORD_BYTES)
 class TableRows:
     """Block of consecutive rows of one input table.
 
-    `cells`, `records`, `places` and `lines` have one item for each readable row, `rejects` one for
-    each of the others.
+    The lists `cells`, `records`, `places` and `lines` have one item for each row that can be read.
+    The list `rejects` has one item for each row that cannot be read.
     """
 
     present: frozenset[str] = frozenset()
@@ -55,14 +55,14 @@ class TableRows:
     blank_lines: int = 0
 
     def add(self, cells: dict[str, Any], place: int, line: int | None) -> None:
-        """Add a readable row."""
+        """Add a row that could be read, with its position and line number."""
         self.records.append(len(self))
         self.cells.append(cells)
         self.places.append(place)
         self.lines.append(line)
 
     def reject(self, reason: str, detail: str, place: int, line: int | None, raw: bytes) -> None:
-        """Add a `Reject` of a row that cannot be read."""
+        """Add a `Reject` for a row that cannot be read."""
         self.rejects.append(
             Reject(
                 record=len(self),
@@ -80,9 +80,10 @@ class TableRows:
 
 
 def read_rows(source: Source, chosen: Mapping[str, str]) -> Iterator[TableRows]:
-    """Yield all rows of the table `source`, in blocks; `chosen` is from `parse_columns`.
+    """Yield all rows of the table `source`, in blocks.
 
-    Raises `InputError` if there is no column of questions or of sources, or if the file changes.
+    `chosen` is the result of `parse_columns`. Raise `InputError` if the table has no column of
+    questions or of sources, or if the file changes while it is read.
     """
     read = {"jsonl": _jsonl, "parquet": _parquet}.get(source.format, _csv)
     check_unchanged(source)
@@ -105,7 +106,10 @@ def _columns(names: Sequence[str], source: Source, chosen: Mapping[str, str]) ->
 
 @contextlib.contextmanager
 def _opened(source: Source) -> Iterator[BufferedReader]:
-    """Open a file for reading, through a decompressor if it is compressed."""
+    """Open a file for reading. A compressed file is decompressed while it is read.
+
+    Raise `InputError` if the compressed data cannot be decompressed.
+    """
     if source.compression is None:
         with Path(source.path).open("rb") as stream:
             yield stream

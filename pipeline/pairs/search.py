@@ -1,16 +1,16 @@
 """Search for the sources most similar to each question, with some sources excluded.
 
-Similarity is the dot product of unit vectors, summed in float64; at a tie the lower row comes
-first.
+Similarity is the dot product of unit vectors, summed in float64. At a tie the lower row number
+comes first.
 
 `most_similar` is exact: its result does not depend on the block size, the number of threads or the
 linear algebra library, because these only affect which candidates are compared again. The error of
 a float32 dot product is at most dim * 2**-24 for any order of the sum (Higham, Accuracy and
 Stability of Numerical Algorithms, 2nd ed., section 3.1). So every source whose float32 similarity
 is within twice that error of the k-th best is compared again in float64. The cost is one float32
-matrix product of questions and sources, and a quarter of its time to choose candidates: 0.85 ms of
-one core for a question among 100,000 sources of 384 numbers. Memory is 20 MiB for each thread,
-beside the vectors. The search is slower, with the same result, where thousands of sources equal the
+matrix product of questions and sources, and a quarter of its time to choose candidates: a question
+among 100,000 sources of 384 numbers takes 0.85 ms of one core. Each thread needs 20 MiB of memory
+besides the vectors. The search is slower, with the same result, if thousands of sources equal the
 k-th best of a question to six digits.
 
 `faiss_search` is approximate, for more sources than can all be compared. It builds an inverted file
@@ -69,11 +69,11 @@ _SMALLEST_CELL = 64  # sources in a cell, on average, at least
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Queries:
-    """Queries of a search, each with a question and the sources that it excludes.
+    """Queries of a search: the question of each query, and the sources that the query excludes.
 
     Query i searches for ``question[i]``. It excludes the sources in set ``group[i]`` of `members`
-    (-1: no set) and those in set ``question[i]`` of `own`. Queries of one group should be adjacent:
-    every run of equal groups costs a step of a Python loop.
+    (-1: no set) and those in set ``question[i]`` of `own`. Queries of the same group should be
+    adjacent: every run of equal groups costs a step of a Python loop.
     """
 
     question: Ints
@@ -85,9 +85,9 @@ class Queries:
         return len(self.question)
 
     def hide(self, start: int, first: int, scores: Floats) -> None:
-        """Set the scores of excluded sources to -inf.
+        """Set the scores of excluded sources to -inf, in place.
 
-        ``scores[i, j]`` is that of query `start` + i and source `first` + j.
+        ``scores[i, j]`` is the score of source `first` + j for query `start` + i.
         """
         groups = self.group[start : start + len(scores)]
         cuts = np.flatnonzero(np.diff(groups)) + 1
@@ -118,9 +118,9 @@ def most_similar(
 ) -> Ints:
     """Return int64 [queries, k]: the k most similar sources of each query, the best first.
 
-    If fewer than k sources are left, the row ends with -1. The rows of `questions` and `sources`
-    must have length 1. `tile` is the number of questions and sources in a block. `done` is called
-    with the number of finished queries.
+    A row ends with -1 if fewer than k sources are not excluded. The rows of `questions` and
+    `sources` must have length 1. `tile` has the number of questions and of sources in a block. The
+    function `done` is called with the number of finished queries.
     """
     found = np.full((len(queries), k), -1, np.int64)
     starts = range(0, len(queries) if k and len(sources) else 0, tile[0])
@@ -145,9 +145,11 @@ def most_similar(
 def _candidates(
     vectors: Floats, sources: Floats, k: int, hide: Callable[[int, Floats], None], *, columns: int
 ) -> tuple[Ints, Ints]:
-    """Return all candidates for the k best: rows of `vectors` and of `sources`, int64 [n] each.
+    """Return row and source numbers, int64 [n] each, of candidates that include the k best.
 
-    ``hide(first, scores)`` sets excluded scores to -inf, see `Queries.hide`.
+    Candidate i is the source with the second number, for the vector with the first number.
+    ``hide(first, scores)`` sets the scores of excluded sources to -inf (see `Queries.hide`).
+    `columns` is the number of sources in a block.
     """
     margin = np.float32(2.02 * sources.shape[1] * 2.0**-24 + _SLACK)
     bound = np.full(len(vectors), _LOWEST)
@@ -178,10 +180,10 @@ def _candidates(
 def _above(
     bound: Floats, scores: Floats, k: int, margin: np.float32, flags: npt.NDArray[np.bool_]
 ) -> tuple[Ints, Ints]:
-    """Return rows and columns of the scores above the `bound` of their row.
+    """Return the rows and columns of the scores that are above the `bound` of their row.
 
-    The bounds of rows with many such scores are raised first. `flags` is memory of the shape of
-    `scores`.
+    If a row has many of them, its bound is first raised in place. `flags` is a buffer with the
+    shape of `scores`.
     """
     rows, at = _places(np.greater(scores, bound[:, None], out=flags))
     many = np.flatnonzero(np.bincount(rows, minlength=len(scores)) > _MANY * k)
@@ -192,7 +194,11 @@ def _above(
 
 
 def _raise(bound: Floats, scores: Floats, rows: Ints, k: int, margin: np.float32) -> None:
-    """Raise the bounds of `rows` to the k-th best score of the row, less the margin, in place."""
+    """Raise the `bound` of each of `rows` to the k-th best score of the row minus the margin.
+
+    The array is changed in place. A bound that is higher already stays, and so do all bounds if
+    there are fewer than k scores.
+    """
     place = scores.shape[1] - k
     if place >= 0:
         last = np.partition(scores[rows], place, axis=1)[:, place]
@@ -200,20 +206,21 @@ def _raise(bound: Floats, scores: Floats, rows: Ints, k: int, margin: np.float32
 
 
 def _places(mask: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """Return ``numpy.nonzero(mask)``, in a third of its time if few items are set."""
+    """Return ``numpy.nonzero(mask)`` in a third of the time, if few items are true."""
     rows, columns = np.divmod(np.flatnonzero(mask), mask.shape[1])
     return rows, columns
 
 
 def _shaped(room: npt.NDArray[Any], rows: int, columns: int) -> npt.NDArray[Any]:
-    """Return a view of the beginning of `room`, a flat array, as [rows, columns]."""
+    """Return the beginning of the flat array `room` as a view of shape [rows, columns]."""
     return room[: rows * columns].reshape(rows, columns)
 
 
 def _best_values(best: Floats, rows: Ints, values: Floats) -> Floats:
-    """Return [n, k]: the k best of ``best[i]`` and of the new `values` of row i, the least first.
+    """Return [n, k]: the k best of ``best[i]`` and of the new `values` of each row i.
 
-    ``values[j]`` belongs to row ``rows[j]``; `rows` is in increasing order.
+    The least value of a row comes first; the others are in no order. ``values[j]`` belongs to row
+    ``rows[j]``, and `rows` is in increasing order.
     """
     counts = np.bincount(rows, minlength=len(best))
     wide = np.full((len(best), best.shape[1] + int(counts.max(initial=0))), _LOWEST)
@@ -225,7 +232,10 @@ def _best_values(best: Floats, rows: Ints, values: Floats) -> Floats:
 
 
 def best_of(vectors: Floats, sources: Floats, rows: Ints, columns: Ints, k: int) -> Ints:
-    """Return the result of `most_similar` for the candidates (rows[i], columns[i]) alone."""
+    """Return the k best sources of each vector, as `most_similar` does, from given candidates.
+
+    Candidate i is source ``columns[i]`` for vector ``rows[i]``.
+    """
     order = np.lexsort((columns, -exact_scores(vectors, sources, rows, columns), rows))
     rows, columns = rows[order], columns[order]
     ranks = ranks_in_runs(np.bincount(rows, minlength=len(vectors)))
@@ -240,7 +250,7 @@ def exact_scores(
 ) -> npt.NDArray[np.float64]:
     """Return float64 [n]: the dot products of ``vectors[rows[i]]`` and ``sources[columns[i]]``.
 
-    Each product depends on its two vectors alone, not on the other pairs.
+    Each product depends only on its two vectors, not on the other products of the call.
     """
     result = np.empty(len(rows), np.float64)
     for start in range(0, len(rows), _RESCORED):
@@ -251,9 +261,10 @@ def exact_scores(
 
 
 def choose_search(asked: str, n_sources: int) -> str:
-    """Return the search that the option `asked` means for `n_sources`: ``exact`` or ``faiss``.
+    """Return the search to use for `n_sources` sources: ``exact`` or ``faiss``.
 
-    Raises `UsageError` if it is ``faiss``, which is not installed.
+    `asked` is the value of the option `search`; ``auto`` leaves the choice to this function. Raise
+    `UsageError` if it is ``faiss`` and faiss is not installed.
     """
     installed = find_spec("faiss") is not None
     if asked == "faiss" and not installed:
@@ -269,9 +280,9 @@ def choose_search(asked: str, n_sources: int) -> str:
 def faiss_search(
     questions: Floats, sources: Floats, k: int, queries: Queries, *, probes: int | None = None
 ) -> Ints:
-    """Return approximately the result of `most_similar`; some rows may have more -1.
+    """Return approximately the result of `most_similar`. Rows may have more -1 at their ends.
 
-    Each question reads `probes` cells of the index; None: a thirty-second of them.
+    Each question reads `probes` cells of the index, by default a thirty-second of all cells.
     """
     faiss: Any = import_module("faiss")
     cells = max(1, min(int(4 * math.sqrt(len(sources))), len(sources) // _SMALLEST_CELL))
@@ -302,7 +313,9 @@ def faiss_search(
 
 
 def _runs(groups: Ints) -> list[tuple[int, int]]:
-    """Return start and stop of the runs of equal groups, cut to at most `_FAISS_QUERIES` each.
+    """Return the start and stop of each run of equal groups.
+
+    Runs are cut into pieces of at most `_FAISS_QUERIES` queries.
 
     >>> _runs(np.array([1, 1, 2]))
     [(0, 2), (2, 3)]

@@ -2,9 +2,9 @@
 
 Splits are stratified by cluster. Within a cluster the questions are sorted by a hash of their text
 and the seed, so their order in the input does not matter. The first question of a cluster goes to
-the first split and the second to the second split (train and val, where these exist). The others
-are distributed so that each split has its ratio of the clusters processed so far. A cluster of one
-question is in the first split only.
+the first split and the second to the second split (train and val, if these exist). The other
+questions are distributed so that each split has its ratio of the questions of all clusters
+processed so far. A cluster with a single question is in the first split only.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 def main_cluster(questions: Ints, clusters: Ints, count: int) -> Ints:
-    """Return int64 [count]: the cluster that most pairs of each question are in.
+    """Return int64 [count]: the cluster to which most pairs of each question belong.
 
-    Pair i has question ``questions[i]`` and cluster ``clusters[i]``, or -1. At a tie the lowest
-    number wins.
+    Pair i has the question ``questions[i]`` and the cluster ``clusters[i]``, which is -1 if the
+    pair has no cluster. At a tie the lowest number wins.
 
     >>> main_cluster(np.array([0, 0, 0, 1]), np.array([2, 1, 2, -1]), 2).tolist()
     [2, -1]
@@ -51,9 +51,9 @@ def main_cluster(questions: Ints, clusters: Ints, count: int) -> Ints:
 def split_questions(
     texts: Sequence[str], clusters: Ints, shares: Mapping[str, float], seed: int
 ) -> Ints:
-    """Return int64 [questions]: the split of each question, an index into `shares`.
+    """Return int64 [questions]: the split of each question, as an index into `shares`.
 
-    `texts` and `clusters` are those of the questions; the ratios in `shares` have a sum of 1.
+    `texts` and `clusters` have one item for each question. The ratios in `shares` add up to 1.
     """
     names, ratios = list(shares), np.array(list(shares.values()))
     guaranteed = _guaranteed(names, ratios)
@@ -74,7 +74,10 @@ def split_questions(
 
 
 def _guaranteed(names: Sequence[str], ratios: npt.NDArray[np.float64]) -> list[int]:
-    """Return the numbers of the splits, at most two, that get a question of each larger cluster."""
+    """Return the numbers of the splits that get a question of every cluster with enough questions.
+
+    There are at most two of them.
+    """
     wanted = [n for n in range(len(names)) if ratios[n] > 0]
     first = len(_FIRST)
     wanted.sort(key=lambda n: (_FIRST.index(names[n]) if names[n] in _FIRST else first, n))
@@ -82,9 +85,10 @@ def _guaranteed(names: Sequence[str], ratios: npt.NDArray[np.float64]) -> list[i
 
 
 def _sizes(count: int, owed: npt.NDArray[np.float64], guaranteed: Sequence[int]) -> Ints:
-    """Return the number of questions that each split gets, `count` in all.
+    """Return int64 [splits]: the number of questions that each split gets. The sum is `count`.
 
-    A guaranteed split gets one; the others are distributed in proportion to `owed`.
+    A guaranteed split gets at least one question. The other questions are distributed in proportion
+    to the numbers in `owed`.
     """
     sizes = np.zeros(len(owed), np.int64)
     for split in guaranteed[:count]:
@@ -99,9 +103,10 @@ def _sizes(count: int, owed: npt.NDArray[np.float64], guaranteed: Sequence[int])
 
 
 def given_splits(pairs: MergedPairs) -> tuple[list[str], Ints]:
-    """Return the names of the splits in the rows, and int64 [questions], indices into them.
+    """Return the names of the splits that the rows name, and int64 [questions]: indices into them.
 
-    Raises `InputError` if a question is in two splits or in none, `UsageError` for an invalid name.
+    Raise `InputError` if a question is in two splits or in none, and `UsageError` if a name is
+    invalid.
     """
     for name in pairs.split_names:
         require(
@@ -126,9 +131,9 @@ def given_splits(pairs: MergedPairs) -> tuple[list[str], Ints]:
 
 
 def splits_of(options: PairOptions, table: PairTable, clusters: Ints) -> dict[str, Ints]:
-    """Return the pair numbers of each split, increasing, by name.
+    """Return the numbers of the pairs in each split, in increasing order, by name of the split.
 
-    A column, the option `split_input` or ratios decide the split.
+    The split of a pair is given by a column or by the option `split_input`, or follows from ratios.
     """
     pairs = table.pairs
     if _splits_are_given(options, table):
@@ -143,15 +148,18 @@ def splits_of(options: PairOptions, table: PairTable, clusters: Ints) -> dict[st
 
 
 def require_splits(options: PairOptions, table: PairTable) -> None:
-    """Raise the errors that `splits_of` would raise about rows; needs no vectors or clusters."""
+    """Raise the errors about rows that `splits_of` would raise.
+
+    This check needs no vectors or clusters.
+    """
     if _splits_are_given(options, table):
         given_splits(table.pairs)
 
 
 def _splits_are_given(options: PairOptions, table: PairTable) -> bool:
-    """Return whether a column or the option `split_input` names the splits.
+    """Return whether a column or the option `split_input` gives the split of each question.
 
-    Raises `InputError` if the option `split` asks for a column that no input has.
+    Raise `InputError` if the option `split` requires a column of splits and no input has it.
     """
     by_column = options.shares() is None and "split" in table.present
     given = bool(options.split_input) or by_column

@@ -1,9 +1,9 @@
 """Input files of a build of pairs, and the table of pairs that is read from them.
 
-Tables are CSV, TSV, JSONL and Parquet files. A folder stands for the tables directly in it, by
-name; otherwise the order is that of the arguments. The suffix of a file decides its format. Unlike
-`read.discovery`, which serves the other kinds, this module reads CSV, and no globs, nested folders
-or Hugging Face datasets.
+Tables are CSV, TSV, JSONL and Parquet files. A folder means the tables directly in it, sorted by
+name; arguments keep their order. The suffix of a file decides its format. Other kinds of builds
+find their inputs with `read.discovery`. Unlike it, this module reads CSV, and does not read globs,
+nested folders or Hugging Face datasets.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ class PairInputs:
     """Those of the tables, then those of the others."""
 
     def entries(self, records: Sequence[int] = ()) -> tuple[InputEntry, ...]:
-        """Return the inputs as config.json lists them; `records` has the rows of each table."""
+        """Return the inputs in the form that config.json stores.
+
+        `records` has the number of rows of each table; missing numbers are stored as 0.
+        """
         sources = (*self.tables, *self.others.values())
         return tuple(
             InputEntry(
@@ -81,9 +84,9 @@ class PairInputs:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Numbers of the question, source and cluster of each pair, int64 [P]; cluster -1: none.
+    """Numbers of the question, source and cluster of each pair, int64 [P].
 
-    The numbers are below `n_questions`, `n_sources` and `n_clusters`.
+    The numbers are below `n_questions`, `n_sources` and `n_clusters`. The cluster -1 means none.
     """
 
     questions: Ints
@@ -104,7 +107,7 @@ class Links:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairTable:
-    """Result of reading all tables."""
+    """Pairs of all input tables, with the counts and rejected rows of reading them."""
 
     pairs: MergedPairs
     records: tuple[int, ...]
@@ -116,7 +119,10 @@ class PairTable:
     blank_lines: int
 
     def links(self, n_clusters: int, clusters: Ints | None = None) -> Links:
-        """Return the links of the pairs; `clusters` has the cluster of each, -1 by default."""
+        """Return the numbers of the question, source and cluster of each pair.
+
+        `clusters` has the cluster of each pair. By default no pair has a cluster.
+        """
         pairs = self.pairs
         none = np.full(len(pairs), -1, np.int64)
         return Links(
@@ -125,7 +131,7 @@ class PairTable:
         )  # fmt: skip
 
     def counts(self) -> RecordCounts:
-        """Return the counts of records for config.json; merged rows are not among them."""
+        """Return the record counts for config.json. Merged rows are not counted as written."""
         rejected = Counter(str(reject["reason"]) for reject in self.rejects)
         return RecordCounts(
             read=sum(self.records), written=len(self.pairs),
@@ -134,7 +140,7 @@ class PairTable:
 
 
 def find_inputs(options: PairOptions) -> PairInputs:
-    """Return all input files; reads each of them once, for its fingerprint."""
+    """Return all input files. Each file is read once, for its fingerprint."""
     named = options.named_inputs()
     tables = find_tables([path for _, path in named])
     others = {}
@@ -185,7 +191,7 @@ def read_pairs(options: PairOptions, inputs: PairInputs) -> PairTable:
 
 
 def _require_splits_in_all(inputs: PairInputs, present: Sequence[frozenset[str]]) -> None:
-    """Raise `InputError` if only some of the tables have a column of splits."""
+    """Raise `InputError` if some tables have a column of splits and others have not."""
     have_splits = ["split" in one for one in present]
     if any(have_splits) and not all(have_splits):
         raise InputError(
@@ -197,18 +203,20 @@ def _require_splits_in_all(inputs: PairInputs, present: Sequence[frozenset[str]]
 
 @reading_apart()
 def pair_texts(options: PairOptions) -> dict[str, list[str]]:
-    """Return the distinct texts under the keys ``question``, ``source`` and ``keyword``.
+    """Return the distinct questions, sources and keywords of a build, in three lists.
 
-    A .npy file of embeddings must have its rows in the same order.
+    The keys are ``question``, ``source`` and ``keyword``. A .npy file of embeddings must have its
+    rows in the order of these lists.
     """
     pairs = read_pairs(options, find_inputs(options)).pairs
     return {"question": pairs.questions, "source": pairs.sources, "keyword": pairs.keywords}
 
 
 def find_tables(paths: Sequence[str]) -> list[tuple[int, Source]]:
-    """Return all tables that `paths` name, each with the index of its path.
+    """Return all tables that `paths` name, each with the index of its path in `paths`.
 
-    Raises `InputError` for a missing file or an unknown format, `UsageError` for a repeated file.
+    Raise `InputError` for a missing file or an unknown format, and `UsageError` if a file is named
+    twice.
     """
     found = [(at, file) for at, path in enumerate(paths) for file in _files(Path(path))]
     seen: dict[str, Path] = {}
@@ -237,10 +245,10 @@ def _files(path: Path) -> list[Path]:
 
 
 def source_of(path: Path, root: str, kind: str | None = None) -> Source:
-    """Return the file `path` as a source, named by its path below `root`.
+    """Return the file `path` as a source whose name is the path relative to `root`.
 
-    `kind` overrides the format that the suffix means. Raises `InputError` if the file is missing,
-    or if there is no `kind` and the suffix is unknown.
+    The argument `kind` replaces the format that the suffix means. Raise `InputError` if the file is
+    missing, or if its format is unknown.
     """
     absolute = os.path.abspath(path)  # noqa: PTH100 (resolve() would follow links)
     found_kind, compression = _kind(path)

@@ -1,8 +1,8 @@
 """Vectors of the distinct texts of a build of pairs, read from a file or made by an encoder.
 
 A .npy file has one row for each text, in the order of the texts. A Parquet file has a column of
-texts and a column of lists of numbers; rows are found by their text, and texts that no pair has are
-ignored. An encoder gets each distinct text once.
+texts and a column of lists of numbers; a row belongs to the text that it contains, and texts that
+no pair has are ignored. An encoder gets each distinct text once.
 
 A vector with NaN or infinity, with zeros only, or of another width than the first is an
 `InputError` that names the text and the row.
@@ -54,7 +54,7 @@ _LIMITS = BatchLimits(rows=_CHECKPOINT, bytes=64 << 20)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Vectors:
-    """Vectors in the stored type, float32 or float16, [n, dim] each."""
+    """Vectors of all questions, sources and keywords, [n, dim] each, as float32 or float16."""
 
     questions: Array
     sources: Array
@@ -62,14 +62,14 @@ class Vectors:
 
     @property
     def dim(self) -> int:
-        """Return the width of the vectors."""
+        """Number of numbers in a vector."""
         return int(self.questions.shape[1])
 
 
 def require_vectors(options: PairOptions, inputs: PairInputs, pairs: MergedPairs) -> bool:
-    """Return whether some texts have no file of vectors, and so need an encoder.
+    """Return whether an encoder is needed, because some texts have no file of vectors.
 
-    Raises `UsageError` if an encoder is needed and the options name none.
+    Raise `UsageError` if an encoder is needed and the options name none.
     """
     needed = {
         what: len(words)
@@ -91,7 +91,10 @@ def _texts(pairs: MergedPairs) -> dict[str, list[str]]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingStep:
-    """Step of a build that reads or encodes all vectors; encoded blocks are checkpoints."""
+    """Step of a build that reads or encodes all vectors.
+
+    Encoded blocks are stored as checkpoints.
+    """
 
     options: PairOptions
     inputs: PairInputs
@@ -100,7 +103,10 @@ class EmbeddingStep:
     progress: Callable[[int, int], None]
 
     def vectors_of(self, pairs: MergedPairs) -> Vectors:
-        """Return the vectors of all texts of `pairs`."""
+        """Return the vectors of all texts of `pairs`.
+
+        Raise `InputError` if a vector is invalid, or if widths differ.
+        """
         texts = _texts(pairs)
         found: dict[str, Array] = {}
         done, total = 0, sum(map(len, texts.values()))
@@ -157,10 +163,11 @@ class EmbeddingStep:
 def read_vectors(
     source: Source, texts: Sequence[str], what: str, columns: Sequence[str], fold: bool = False
 ) -> Floats:
-    """Return float32 [texts, dim] from a .npy or Parquet file.
+    """Return float32 [texts, dim]: the vectors of `texts` in a .npy or Parquet file.
 
-    `what` names the texts in messages. `columns` are the names of the two columns of a Parquet
-    file, texts and vectors; with `fold` its texts are casefolded before the comparison.
+    The word `what` names the texts in errors. `columns` has the names of the two columns of a
+    Parquet file, texts and vectors. With `fold` the texts in the file are casefolded before they
+    are compared.
     """
     check_unchanged(source)
     with reading(source.path):
@@ -175,7 +182,7 @@ def read_vectors(
 
 
 def given_width(options: PairOptions, inputs: PairInputs) -> int:
-    """Return the width of the vectors in the first file of vectors; 0 without such a file."""
+    """Return the width of the vectors in the first file of vectors, or 0 if no file is given."""
     source = next((inputs.others[name] for name in _FILES if name in inputs.others), None)
     if source is None:
         return 0
@@ -280,9 +287,10 @@ def _require_texts(kind: Any, source: Source, name: str) -> None:
 
 
 def _vectors(column: Any, where: str, first: int) -> Floats:
-    """Return an Arrow column of lists, all of one length, as float32 [n, dim].
+    """Return an Arrow column of lists of the same length as float32 [n, dim].
 
-    `where` and `first`, the number of its first row, are for messages.
+    Raise `InputError` for any other column. The error names the file `where` and the number of the
+    row; the first list is row `first`.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -304,7 +312,7 @@ def _vectors(column: Any, where: str, first: int) -> Floats:
 
 
 def _narrow(numbers: Array) -> Floats:
-    """Return `numbers` as float32; those beyond its range become infinite, for `_check` to find."""
+    """Return `numbers` as float32. Numbers out of range become infinite, which `_check` refuses."""
     with np.errstate(over="ignore"):
         return np.asarray(numbers, np.float32)
 
@@ -317,9 +325,9 @@ def _width(found: int, expected: int, where: str, row: int) -> InputError:
 
 
 def _check(vectors: Floats, texts: Sequence[str], what: str, where: str, first: int = 0) -> None:
-    """Raise `InputError` for the first vector that is not finite or all zero.
+    """Raise `InputError` for the first vector that is all zeros or contains NaN or infinity.
 
-    `first` is the row number of ``vectors[0]``, for the message.
+    `first` is the row number of ``vectors[0]`` for the error message.
     """
     for start in range(0, len(vectors), _CHECKPOINT):
         part = vectors[start : start + _CHECKPOINT]
@@ -339,9 +347,9 @@ def _check(vectors: Floats, texts: Sequence[str], what: str, where: str, first: 
 def as_stored(
     vectors: Floats, texts: Sequence[str], what: str, *, dtype: str, normalize: bool
 ) -> Array:
-    """Return `vectors` as `dtype`, divided by their lengths if `normalize`.
+    """Return `vectors` as `dtype`, divided by their lengths if `normalize` is true.
 
-    Raises `InputError` for a vector that overflows `dtype`, or becomes all zero in it.
+    Raise `InputError` if a vector overflows `dtype`, or becomes all zeros in it.
     """
     found = unit(vectors) if normalize else vectors
     with np.errstate(over="ignore"):
