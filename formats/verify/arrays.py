@@ -1,8 +1,9 @@
 """Checks of a dataset of embeddings or pairs.
 
-First each file is checked alone, read once, in any thread: header, numbers, splits, rejects. Checks
-between two arrays follow if neither has a finding, so that damage in one is not reported of the
-other; they read these arrays again, a block of rows at a time.
+First each file is read once and checked by itself: header, numbers, splits, rejects. This may
+happen in several threads. Then pairs of arrays are compared, and the arrays are read again, a block
+of rows at a time. Two arrays are compared only if neither has a finding, so that damage in one
+array is not reported for the other.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _OFFSETS = "pair_keyword_offsets"
 
 
 def array_plan(manifest: ArrayManifest) -> VerifyPlan:
-    """Return the checks of the dataset with this manifest."""
+    """Return the checks of the dataset with this `manifest`."""
     names = {REJECTS_NAME, *(split.index for split in manifest.splits.values())}
     names.update(shard.file for one in manifest.arrays.values() for shard in one.shards)
     return VerifyPlan(
@@ -68,7 +69,10 @@ def _check(manifest: ArrayManifest, run: Verification, others: Sequence[Task]) -
 
 
 def _check_content(run: Verification, manifest: ArrayManifest) -> None:
-    """Compare the content id of every split with that of its arrays and index."""
+    """Compare the content id of every split with the id computed from its arrays and index.
+
+    Do nothing if a shard of an array has findings.
+    """
     crcs: dict[str, int] = {}
     for name, entry in manifest.arrays.items():
         if name in UNSERVED:
@@ -89,7 +93,7 @@ def _check_content(run: Verification, manifest: ArrayManifest) -> None:
 def _check_shard(
     run: Verification, manifest: ArrayManifest, name: str, shard: ArrayShard, first: int
 ) -> None:
-    """Check the numbers of `shard`, whose first row is row `first` of the array `name`."""
+    """Check the numbers of `shard`, which begins at row `first` of the array `name`."""
     entry = manifest.arrays[name]
     with contextlib.ExitStack() as stack:
         reader = run.open(stack, shard.file)
@@ -100,9 +104,10 @@ def _check_shard(
 
 
 def _check_offsets(run: Verification, entry: ArrayEntry, total: int) -> None:
-    """Check the offsets of the keywords of all pairs, which continue from shard to shard.
+    """Check the offsets into the keywords of all pairs, which continue from shard to shard.
 
-    The first offset after a damaged shard is not compared with the last one in it.
+    After a damaged shard, the first offset of the next shard is not compared with the last offset
+    of the damaged one.
     """
     rule = OffsetRule(code="E_OFFSETS", total=total, part="pair", items="rows of pair_keyword_ids")
     first = before = 0
@@ -128,7 +133,7 @@ def _rules(manifest: ArrayManifest, name: str) -> Iterator[Rule]:
 
 
 def _cross_checks(run: Verification, manifest: ArrayManifest) -> Iterator[Task]:
-    """Yield the checks between two arrays that both have no findings."""
+    """Yield the tasks that compare two arrays, if both have no findings."""
 
     def sound(*names: str) -> bool:
         files = (shard.file for name in names for shard in manifest.arrays[name].shards)
@@ -142,7 +147,10 @@ def _cross_checks(run: Verification, manifest: ArrayManifest) -> Iterator[Task]:
 
 
 def _check_scaled(run: Verification, manifest: ArrayManifest, name: str, scale: str) -> None:
-    """Check that the int8 rows of the array `name`, times their scale, have length 1."""
+    """Check that the int8 rows of the array `name` have length 1 when multiplied by `scale`.
+
+    The argument `scale` is the name of the array of scales. Only the first wrong row is reported.
+    """
     numbers, scales = open_rows(run, manifest, name, scale)
     width = prod(numbers.row_shape)
     try:

@@ -1,7 +1,7 @@
 """Checks of the records of preferences: their documents, scores and ids.
 
-Groups and scores are read once, in step, a MiB of each at a time. Record ids are compared with
-groups afterwards, for which both are read once more.
+Groups and scores are read once, side by side, a MiB of each at a time. Afterwards both are read
+again, to compare record ids with groups.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def check_groups(run: Verification, shard: ShardEntry, form: str) -> None:
 
 
 class _RecordOffsets(OffsetCursor):
-    """Cursor over the groups of a shard: the offsets of records in its documents."""
+    """Cursor over the group file of a shard, which holds the first document of each record."""
 
     def __init__(self, reader: Reader, run: Verification, shard: ShardEntry, form: str) -> None:
         self._pending = np.empty(0, np.int64)
@@ -61,11 +61,14 @@ class _RecordOffsets(OffsetCursor):
         super().__init__(run, reader, rule, shard.records or 0)
 
     def take(self, offsets: Numbers, sizes: Numbers) -> None:
-        """Add the first documents of records to those pending."""
+        """Queue the number of the first document of each record, for `until`."""
         self._pending = np.concatenate([self._pending, offsets[:-1]])
 
     def until(self, stop: int) -> Numbers:
-        """Return those pending below `stop`, and read on as far as needed; each returns once."""
+        """Return the queued first documents below `stop`, and remove them from the queue.
+
+        Read more offsets of the file until they reach `stop`.
+        """
         while (not len(self._pending) or self._pending[-1] < stop) and self.advance():
             pass
         ready = int(np.searchsorted(self._pending, stop))
@@ -76,7 +79,11 @@ class _RecordOffsets(OffsetCursor):
 def _check_scores(
     reader: Reader, shard: ShardEntry, form: str, starts: _RecordOffsets | None
 ) -> None:
-    """Check that `form` allows every score; in groups, a record has all scores or none."""
+    """Check that `form` allows every score.
+
+    In the form ``groups``, also check that either all documents of a record have a score or none
+    has. This needs the first documents of records, `starts`.
+    """
     header = reader.expect_array("<f4", (shard.documents,))
     given = np.zeros(0, np.bool_)  # True if the document before the chunk has a score
     for scores in reader.arrays("<f4"):
@@ -109,7 +116,7 @@ def _wrong_score(reader: Reader, header: int, document: int, score: Any, problem
 
 
 def check_records_of_groups(run: Verification, manifest: Manifest) -> None:
-    """Check that documents have equal record ids if, and only if, they are in one group.
+    """Check that documents have the same record id if, and only if, they are in the same group.
 
     Splits whose files have findings are skipped.
     """

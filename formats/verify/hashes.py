@@ -1,9 +1,9 @@
-"""Hashes of one file, computed while it is read, and findings where they differ.
+"""Hashes of one file, computed while it is read, and findings where they differ from the manifest.
 
-The SHA-256 decides if a file is sound. The CRC-32 of each MiB locates damage, and content ids of
-splits are computed from them, so the stored ones are checked too: by one exclusive or over all
-blocks, at a sixth of the cost of computing them (`BlockSum`). Only a damaged file is read a second
-time, block by block.
+The SHA-256 decides whether a file is intact. The CRC-32 of each MiB locates damage. Content ids of
+splits are computed from the stored CRC-32s, so these are checked as well. `BlockSum` does this with
+one exclusive or over all blocks, at a sixth of the cost of computing each CRC-32. Only a damaged
+file is read a second time, block by block.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class BlockSum:
 
     CRC-32 is linear: the CRC (started at 0) of an exclusive or is the exclusive or of the CRCs, and
     a block followed by `4 * n` zeros has its own CRC times x**(32 * n). So all whole blocks are
-    added by exclusive or, each shifted 4 bytes further than the one before it, and the CRC of the
+    added by exclusive or, each shifted 4 bytes further than the block before it, and the CRC of the
     sum equals the CRC of the table itself:
 
         crc(sum of block[i] << 4 * i)  ==  crc(table[0], table[1], ...)
 
-    A wrong entry is always detected, and so are two swapped ones; several wrong entries that cancel
-    out are as improbable as damage that a CRC-32 misses. The rest of a file after its last whole
-    block is compared directly. Memory: one MiB, and 4 bytes for each MiB of the file.
+    A single wrong entry is always detected, and so are two swapped entries. Several wrong entries
+    that cancel out are as improbable as damage that a CRC-32 misses. The rest of a file after its
+    last whole block is compared directly. Memory: one MiB, and 4 bytes for each MiB of the file.
 
     >>> whole = BlockSum(3)
     >>> whole.update(b"abc")
@@ -53,7 +53,7 @@ class BlockSum:
         self._at = 0
 
     def update(self, data: bytes | memoryview) -> None:
-        """Add the next bytes of the file, any number of them."""
+        """Add the next bytes of the file. `data` may have any length."""
         view = memoryview(data)
         while view:
             number, start = divmod(self._at, BLOCK_BYTES)
@@ -68,25 +68,28 @@ class BlockSum:
             view = view[len(part) :]
 
     def fits(self, table: Crcs) -> bool:
-        """Return whether `table` has the CRC-32s of the added bytes."""
+        """Return whether `table` holds the CRC-32s of the blocks that were added."""
         whole = (table[: self._whole] ^ np.uint32(_crc_of_zeros())).astype("<u4")
         rest = [self._rest] if self._at > self._whole * BLOCK_BYTES else []
         return _crc(self._sum) == _crc(whole) and table[self._whole :].tolist() == rest
 
 
 def _crc(data: npt.NDArray[np.uint8] | Crcs) -> int:
-    """Return the CRC-32 without its start and end values, which make it linear."""
+    """Return the CRC-32 of `data` without the initial and final inversion, so that it is linear."""
     return zlib.crc32(data.data, 0xFFFFFFFF) ^ 0xFFFFFFFF
 
 
 @cache
 def _crc_of_zeros() -> int:
-    """Return the share of start and end values in the CRC-32 of a whole block."""
+    """Return the CRC-32 of a block of zeros: what the inversions add to that of a whole block."""
     return zlib.crc32(bytes(BLOCK_BYTES))
 
 
 class Hashes:
-    """Hashes of the file `entry`; `table` has the expected CRC-32 of each MiB, None if unknown."""
+    """Hashes of the file that `entry` describes, compared with the manifest.
+
+    The array `table` has the expected CRC-32 of each MiB. It is None if they are unknown.
+    """
 
     def __init__(self, entry: FileEntry, table: Crcs | None) -> None:
         self._entry = entry
@@ -103,7 +106,8 @@ class Hashes:
     def findings(self, read_again: Callable[[], FileHash]) -> Iterator[Finding]:
         """Yield the findings about a file that was read to its end.
 
-        `read_again` reads it once more and hashes it block by block.
+        The function `read_again` reads the file once more and hashes it block by block. It is
+        called only if a hash differs.
         """
         digest = self._sha.hexdigest()
         sound = digest == self._entry.sha256
@@ -149,7 +153,10 @@ class Hashes:
 
 
 def _runs(numbers: npt.NDArray[np.intp]) -> tuple[list[int], list[int]]:
-    """Return the first and last number of each run in `numbers`, which are one or more."""
+    """Return the first and last number of each run of consecutive integers in `numbers`.
+
+    The array `numbers` must be increasing and not empty.
+    """
     breaks = np.flatnonzero(np.diff(numbers) > 1)
     firsts = numbers[np.concatenate([[0], breaks + 1])]
     lasts = numbers[np.concatenate([breaks, [len(numbers) - 1]])]

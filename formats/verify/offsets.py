@@ -1,8 +1,8 @@
 """The rule for offsets: of documents, of records of preferences, and of the keywords of pairs.
 
-Offsets begin at 0, never fall, and end at the number of items that they divide: part `i` (a
-document, a record, a pair) has the items (tokens, documents, keywords) ``offsets[i]`` to
-``offsets[i + 1]``. The number of items in a part may have limits.
+Offsets begin at 0, never decrease, and end at the number of items. Part `i` (a document, a record,
+a pair) has the items (tokens, documents, keywords) from ``offsets[i]`` to ``offsets[i + 1]``. The
+number of items in a part may have limits.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _INT64_MAX = (1 << 63) - 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OffsetRule:
-    """Rule for one list of offsets: they end at `total`, a part has `least` to `most` items.
+    """Rule for one list of offsets, which ends at `total`, with `least` to `most` items in a part.
 
-    Findings have the code `code`. They call a part `part`, its items `items`, and the number of
-    items that is allowed `limit`.
+    Findings have the code `code`. Their texts use the words `part`, `items` and `limit` for a part,
+    its items, and the allowed number of items.
     """
 
     code: str
@@ -45,11 +45,11 @@ def checked_offsets(
     reader: Reader, rule: OffsetRule, dtype: str, rows: int, *, first: int = 0, before: int = 0,
     ends: bool = True,
 ) -> Iterator[Offsets]:  # fmt: skip
-    """Yield the `rows` offsets of a .npy file in chunks, checked against `rule`.
+    """Yield the `rows` offsets in a .npy file in chunks, checked against `rule`.
 
     Each chunk but the first begins with the last offset of the chunk before it. A file that
-    continues a list begins at offset number `first`, after the offset `before`; `ends` is true for
-    the last file. Raises `Refused` about the first wrong offset.
+    continues a list begins at offset number `first`, after the offset `before`. The argument `ends`
+    is true for the last file of a list. Raise `Refused` about the first wrong offset.
     """
     header = reader.expect_array(dtype, (rows,))
     at, last = first, np.array([before] if first else [], np.int64)
@@ -80,10 +80,10 @@ def checked_offsets(
 
 
 class OffsetCursor:
-    """Offsets of a shard, read and checked in step with another file.
+    """Cursor over the offsets of a shard, which checks them while another file is read.
 
-    The content id counts the sizes of the parts, not the offsets. `sound` turns False at the first
-    wrong offset, which becomes a finding.
+    The CRC-32 for the content id is that of the sizes of the parts, not of the offsets. The
+    attribute `sound` becomes False at the first wrong offset, which is added to the findings.
     """
 
     def __init__(self, run: Verification, reader: Reader, rule: OffsetRule, parts: int) -> None:
@@ -93,7 +93,7 @@ class OffsetCursor:
         self._chunks = checked_offsets(reader, rule, "<u8", parts + 1)
 
     def advance(self) -> bool:
-        """Read one more chunk; return False at the end and after a wrong offset."""
+        """Read and check the next chunk. Return False at the end or at a wrong offset."""
         try:
             offsets = next(self._chunks, None)
         except (Refused, DataprepError) as error:
@@ -108,5 +108,5 @@ class OffsetCursor:
         return True
 
     def take(self, offsets: Offsets, sizes: Offsets) -> None:
-        """Use a sound chunk of offsets and the sizes of its parts."""
+        """Process a valid chunk of offsets, and the sizes of its parts."""
         raise NotImplementedError

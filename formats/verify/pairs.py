@@ -1,14 +1,15 @@
 """Checks between the arrays of a dataset of pairs, and reading of rows for such checks.
 
-No negative of a pair may be a known positive, a source that is paired with the same question. Known
-positives are sorted in memory, `_IN_MEMORY` at a time, so that memory does not grow with the
-dataset; a larger dataset is read once for each of these parts.
+No negative of a pair may be a known positive, that is, a source paired with the same question.
+Known positives are sorted in memory, at most `_IN_MEMORY` at a time, so that memory does not grow
+with the dataset. A larger dataset is read once for each of these parts.
 
-Pairs converted from another layout (`pairs.foreign`) keep their negatives, which may repeat and be
-other positives of the question; for these only the source of the pair itself is a finding.
+Pairs converted from another layout (`pairs.foreign`) keep their original negatives, which may
+repeat and may be other positives of the question. For these pairs, a negative is a finding only if
+it is the source of the pair itself.
 
-Rows are read in blocks of about a MiB, never mapped. A finding names the file and the bytes that
-hold the row.
+Rows are read in blocks of about a MiB and are not memory-mapped. A finding names the file and the
+bytes that hold the row.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ Ids = npt.NDArray[np.int64]
 
 
 def check_known_positives(run: Verification, manifest: ArrayManifest) -> None:
-    """Check that no negative of a pair is its source or, unless converted, another positive.
+    """Check that no negative of a pair is a positive of its question.
 
-    Costs a sort of the pairs and a bisection for each negative.
+    In converted datasets only the source of the pair itself counts as a positive. The cost is a
+    sort of the pairs and a binary search for each negative.
     """
     sizes = pair_sizes(manifest.arrays, manifest.rows)
     if not sizes.pairs or not sizes.negatives:
@@ -80,7 +82,10 @@ class _Negatives:
                 return
 
     def _ranges(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of questions with at most `_IN_MEMORY` pairs, or of one bin with more."""
+        """Yield ranges of questions that have at most `_IN_MEMORY` pairs together.
+
+        A range of a single bin of questions may have more.
+        """
         if self.sizes.pairs <= _IN_MEMORY:
             yield 0, self.sizes.questions
             return
@@ -98,7 +103,7 @@ class _Negatives:
         yield low, self.sizes.questions
 
     def _known_pairs(self, low: int, high: int) -> Ids:
-        """Return the pairs of questions `low` to `high`, each as one number, sorted."""
+        """Return the pairs of the questions `low` to `high`, each encoded as an int64, sorted."""
         found = []
         for start, stop in blocks(self.run, self.sizes.pairs, _PAIR):
             pairs = self.index.read(start, stop)
@@ -109,7 +114,10 @@ class _Negatives:
         return known
 
     def _search(self, low: int, high: int, known: Ids) -> bool:
-        """Return whether a negative of these questions is in `known`; add a finding about one."""
+        """Return whether a negative of the questions `low` to `high` is in `known`.
+
+        A finding about the first such negative is added.
+        """
         count = self.sizes.negatives
         for start, stop in blocks(self.run, self.sizes.pairs, 8 * count):
             questions = self.index.read(start, stop)[:, 0]
@@ -134,13 +142,17 @@ class _Negatives:
 
 
 def open_rows(run: Verification, manifest: ArrayManifest, *names: str) -> list[NamedArray]:
-    """Return the arrays of these names, which are read and not mapped."""
+    """Return the arrays `names`, opened for reading without memory mapping."""
     files = Files(run.directory, run.files, BuildGuard(run.directory), "pread")
     return [NamedArray(files, name, manifest.arrays[name]) for name in names]
 
 
 def blocks(run: Verification, rows: int, width: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of consecutive rows of `width` bytes, a MiB or one row at a time."""
+    """Yield (start, stop) of consecutive blocks of rows of `width` bytes.
+
+    A block has a MiB or less, but at least one row. Raise `VerificationStopped` after an
+    interruption.
+    """
     step = max(1, BLOCK_BYTES // max(1, width))
     for start in range(0, rows, step):
         run.advance(0)
@@ -148,7 +160,7 @@ def blocks(run: Verification, rows: int, width: int) -> Iterator[tuple[int, int]
 
 
 def finding_at(array: NamedArray, row: int, at: int, code: str, problem: str) -> Finding:
-    """Return a finding about number `at` of row `row`, in the shard that holds it."""
+    """Return a finding about number `at` of row `row`, with the shard and bytes that hold it."""
     entry, item, base = array.entry, array.dtype.itemsize, array.stream.base
     number = row * prod(entry.row) + at
     shard = int(np.searchsorted(base, number, "right")) - 1

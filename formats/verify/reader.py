@@ -1,9 +1,9 @@
-"""One verification: its checks, its threads, and a reader that hashes files while they are checked.
+"""State of one verification, its threads, and a reader that hashes files while they are checked.
 
-Every check of content takes its data from a `Reader`, so that the full level is the structure level
-with hashes: no sound file is read twice. Files are read and never mapped, so that a read error or a
-file that shrinks raises. Links, directories and pipes are refused without being followed or waited
-for. A reader takes two MiB of memory.
+Every check of content gets its data from a `Reader`. So the level full is the level structure with
+hashes, and no intact file is read twice. Files are read and not memory-mapped, so that a read error
+or a file that shrinks raises an exception. Links, directories and pipes are refused without being
+followed or waited for. A reader uses two MiB of memory.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class VerificationStopped(Exception):  # noqa: N818 (not an error: the caller wa
 class Verification:
     """State of one verification, shared by its checks in several threads.
 
-    `files` are the entries of the manifest, in its order.
+    The argument `files` has the file entries of the manifest, in the same order.
     """
 
     def __init__(
@@ -88,7 +88,10 @@ class Verification:
         return not self.findings.any_in(name)
 
     def advance(self, count: int) -> None:
-        """Count `count` bytes as read; raise `VerificationStopped` after an interruption."""
+        """Add `count` to the number of bytes read, and report the progress.
+
+        Raise `VerificationStopped` after an interruption.
+        """
         if self.stop.is_set():
             raise VerificationStopped
         if self._progress is None:
@@ -98,7 +101,10 @@ class Verification:
             self._progress(self._done, self.total)
 
     def open(self, stack: contextlib.ExitStack, name: str) -> Reader | None:
-        """Return a reader of the listed file `name`, closed by `stack`; None if it has findings."""
+        """Return a reader for the file `name` of the manifest, or None if the file has findings.
+
+        The reader is closed by `stack`. If the file cannot be opened, a finding is added.
+        """
         if not self.sound(name):
             return None
         try:
@@ -108,7 +114,7 @@ class Verification:
             return None
 
     def check_crc_file(self) -> None:
-        """Check crc32.npy, which locates damage in other files only if it is sound."""
+        """Check crc32.npy. It locates damage in other files only if it has no findings itself."""
         with contextlib.ExitStack() as stack:
             reader = self.open(stack, CRC_NAME)
             if reader is not None:
@@ -116,11 +122,11 @@ class Verification:
         self._crc_usable = self.hashing and self.sound(CRC_NAME)
 
     def has_contents(self, names: Iterable[str]) -> bool:
-        """Return whether no file has a finding and the CRC-32s of their content are known."""
+        """Return whether the files `names` have no findings and known CRC-32s of their content."""
         return all(name in self.content_crcs and self.sound(name) for name in names)
 
     def check_content(self, split: str, stored: str, found: str) -> None:
-        """Compare the content id of a split with the one that its files give."""
+        """Add a finding if the stored content id of a split differs from the computed one."""
         if stored != found:
             self.findings.add(Finding(
                 code="E_CONTENT", file=CONFIG_NAME,
@@ -129,7 +135,11 @@ class Verification:
             ))  # fmt: skip
 
     def expected_crcs(self, entry: FileEntry) -> npt.NDArray[np.uint32] | None:
-        """Return the stored CRC-32 of each MiB of a file; None if they are unknown."""
+        """Return the stored CRC-32 of each MiB of a file: uint32 [MiBs].
+
+        Return None if the level needs no hashes, or if crc32.npy is damaged or has no entry for the
+        file.
+        """
         if not self._crc_usable or entry.name not in self._blocks:
             return None
         header = npy.begin(self.files[CRC_NAME].bytes, "<u4", (self._block_total,)) or 0
@@ -139,9 +149,10 @@ class Verification:
 
 
 class Reader:
-    """Reader of one file in order; the end of its ``with`` block reads the rest and checks hashes.
+    """Reader that reads one file from beginning to end and hashes it.
 
-    A `Refused` or `DataprepError` raised in the block ends it and becomes a finding.
+    At the end of its ``with`` block it reads the rest of the file and checks the hashes. A
+    `Refused` or `DataprepError` raised in the block is not propagated but becomes a finding.
     """
 
     def __init__(self, run: Verification, entry: FileEntry) -> None:
@@ -196,7 +207,10 @@ class Reader:
             self._run.findings.add_error(error, self.name)
 
     def _store_content(self, table: npt.NDArray[np.uint32] | None) -> None:
-        """Store the CRC-32 of the content of the file, whose MiBs have the CRC-32s `table`."""
+        """Store the CRC-32 of the content of the file, which is `content_crc` if that is set.
+
+        Otherwise it is computed from `table`, the CRC-32 of each MiB.
+        """
         if self.content_crc is None and table is not None:
             hashed = FileHash(size=self.size, sha256=self._entry.sha256, crc32=table)
             self.content_crc = crc32_of_numbers(hashed, self._header)
@@ -204,7 +218,10 @@ class Reader:
             self._run.content_crcs[self.name] = self.content_crc
 
     def read(self, limit: int = BLOCK_BYTES) -> memoryview:
-        """Return the next `limit` bytes, fewer at the end; valid until the next call."""
+        """Return the next `limit` bytes, or fewer at the end. They are valid until the next call.
+
+        Raise `IntegrityError` if the file is shorter than the manifest says.
+        """
         view = memoryview(self._buffer)[: min(limit, self.size - self.at)]
         filled = 0
         while filled < len(view):
@@ -243,15 +260,19 @@ class Reader:
             raise
 
     def arrays(self, dtype: str, stop: int | None = None) -> Iterator[npt.NDArray[Any]]:
-        """Yield the numbers up to byte `stop`, in arrays that are valid until the next one."""
+        """Yield the numbers up to byte `stop` (None: the end) in arrays of up to a MiB.
+
+        Each array is valid until the next one is requested.
+        """
         stop = self.size if stop is None else stop
         while self.at < stop:
             yield np.frombuffer(self.read(min(BLOCK_BYTES, stop - self.at)), dtype)
 
     def rows(self, dtype: str, width: int) -> Iterator[npt.NDArray[Any]]:
-        """Yield the rest in whole rows of `width` numbers: arrays [k, width].
+        """Yield the rest of the file in arrays of whole rows: [k, width].
 
-        An array is valid until the next one. A row over a MiB is assembled in memory.
+        Each array is valid until the next one is requested. A row over a MiB is assembled in
+        memory.
         """
         size = width * np.dtype(dtype).itemsize
         step = max(1, BLOCK_BYTES // max(1, size)) * size
@@ -267,11 +288,13 @@ class Reader:
         self, dtype: str, shape: tuple[int, ...], rules: Sequence[Rule], what: str = "row",
         first: int = 0,
     ) -> Iterator[npt.NDArray[Any]]:  # fmt: skip
-        """Yield a .npy file of this type and shape in checked blocks of rows: [k, width].
+        """Yield the rows of a .npy file in blocks [k, width], checked by `rules`.
 
-        Adds a finding about the first number that breaks one of `rules`, and drops that rule; ends
-        when no rule is left. `what` is the word for a row in findings, `first` the number of the
-        first one.
+        Raise `Refused` if the file does not have the type `dtype` and this `shape`.
+
+        For each rule, a finding about the first number that breaks it is added, and the rule is not
+        checked any further. The generator ends early when no rule is left. The argument `what` is
+        the word for a row in findings, and `first` is the number of the first row of the file.
         """
         self.expect_array(dtype, shape)
         left, width = list(rules), prod(shape[1:])
@@ -297,12 +320,15 @@ class Reader:
         self, dtype: str, shape: tuple[int, ...], rules: Sequence[Rule], what: str = "row",
         first: int = 0,
     ) -> None:  # fmt: skip
-        """Check a .npy file against `rules`, see `checked`."""
+        """Check a .npy file against `rules`. The arguments are those of `checked`."""
         for _ in self.checked(dtype, shape, rules, what, first):
             pass
 
     def expect_array(self, dtype: str, shape: tuple[int, ...]) -> int:
-        """Read a `.npy` header, and return its size in bytes; raise `Refused` if it is not this."""
+        """Read the header of a .npy file and return its size in bytes.
+
+        Raise `Refused` if the file does not have this type and shape.
+        """
         described = self._entry.dtype == dtype and self._entry.shape == shape
         begin = npy.begin(self.size, dtype, shape)
         if not described or begin is None:
@@ -335,7 +361,7 @@ class Reader:
 
 
 def _block_starts(files: Sequence[FileEntry]) -> tuple[dict[str, int], int]:
-    """Return the first block of each file in crc32.npy, and the number of all blocks."""
+    """Return by file the number of its first block in crc32.npy, and the number of all blocks."""
     starts, at = {}, 0
     for entry in files:
         if entry.name != CRC_NAME:
@@ -351,10 +377,11 @@ def _expect_sequential(descriptor: int) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerifyPlan:
-    """The checks of one dataset, from its manifest.
+    """Checks of one dataset, made from its manifest.
 
-    `folders` may exist without files. `counts` are the totals in the report. `read` are the files
-    whose content has rules; `check` checks them, and runs other tasks at the same time.
+    The folders in `folders` may exist without files. `counts` are the totals for the report. `read`
+    are the files whose content has rules. The function `check` checks these files and runs other
+    tasks at the same time.
     """
 
     kind: str
@@ -367,7 +394,10 @@ class VerifyPlan:
 
 
 def run_tasks(tasks: Sequence[Task], run: Verification) -> list[int | None]:
-    """Run `tasks`, in a thread for each core if files are large, and return their results."""
+    """Run `tasks` and return their results in the same order.
+
+    If the files are large, the tasks run in threads, at most one for each core.
+    """
     if run.total <= _QUICK_BYTES:
         return [task() for task in tasks]
     with ThreadPoolExecutor(min(_MAX_THREADS, _cores()), "dataprep-verify") as pool:

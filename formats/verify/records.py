@@ -1,9 +1,10 @@
 """Conservation of records: each is in exactly one split or in rejects.jsonl.
 
-The splits of a dataset of arrays index rows: each row is in exactly one split.
+In datasets of arrays the splits contain row numbers, and each row is in exactly one split.
 
-A bit for each record (125 MB for 10**9) is set while index files and rejects are read. The bits are
-allocated only if the files are large enough for the counts in the manifest, which may be damaged.
+While index files and rejects are read, a bit is set for each record (125 MB for 10**9 records). The
+counts in the manifest may be damaged, so the bits are allocated only if the files are large enough
+for these counts.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _SplitNumbers:
-    """Numbers of one split, all below `limit`, and the words for them in findings.
+    """Description of the numbers in the index of one split, and the words for them in findings.
 
-    `files` are (name, count): one index file, or with `by_shard` an array for each shard.
-    `distinct` is how many different numbers there are, None if no number may repeat.
+    `files` are (name, count): one index file, or, with `by_shard`, an array for each shard. All
+    numbers are below `limit`. `distinct` is the number of different numbers, or None if no number
+    may repeat.
     """
 
     files: Sequence[tuple[str, int]]
@@ -56,7 +58,7 @@ class _SplitNumbers:
 
 
 def check_records(run: Verification, manifest: Manifest) -> None:
-    """Check index files and rejects.jsonl, and that only removed records are missing."""
+    """Check index files and rejects.jsonl, and that no record is missing but the removed ones."""
     records = manifest.records
     indexes = [
         _SplitNumbers(files=_id_files(split), limit=records.read, distinct=split.records,
@@ -82,7 +84,7 @@ def check_records(run: Verification, manifest: Manifest) -> None:
 def check_row_splits(run: Verification, manifest: ArrayManifest) -> None:
     """Check index files and rejects.jsonl of a dataset of arrays.
 
-    The manifest is accepted only if the splits have as many rows as the arrays, so that none is
+    Reading the manifest has checked that the splits have as many rows as the arrays. So no row is
     missing if none is in two splits.
     """
     indexes = [
@@ -107,10 +109,10 @@ def check_row_splits(run: Verification, manifest: ArrayManifest) -> None:
 def _bits(
     run: Verification, indexes: Sequence[_SplitNumbers], count: int, removed: int = 0
 ) -> Bits | None:
-    """Return an empty set for `count` numbers; None if the files are too small to hold them.
+    """Return an empty set for the numbers below `count`, of which `removed` are in no file.
 
-    The files lack the `removed` numbers. If the set would take more memory than the files, returns
-    None and adds a note.
+    Return None if the files are too small for the other numbers. If the set would take more memory
+    than the files do, return None and add a note.
     """
     names = {name for name in _files(indexes) if run.sound(name)}
     backed = sum(run.files[name].bytes // 8 for name in names)
@@ -138,7 +140,10 @@ def _files(indexes: Sequence[_SplitNumbers]) -> list[str]:
 def _check_indexes(
     run: Verification, indexes: Sequence[_SplitNumbers], bits: Bits | None
 ) -> Bits | None:
-    """Check all index files and add their numbers to `bits`; return None if one is damaged."""
+    """Check all index files and add their numbers to `bits`.
+
+    Return `bits`, or None if an index file is damaged.
+    """
     for index in indexes:
         numbers = _NumberCheck(index)
         for name, count in index.files:
@@ -185,9 +190,10 @@ def _check_index_file(
 
 
 class _NumberCheck:
-    """Check of the numbers of a split, file after file: they must increase.
+    """Check of the numbers of a split, which must increase, also from file to file.
 
-    They may repeat if `index.distinct` is a number. `distinct` counts the different ones.
+    Numbers may repeat if `index.distinct` is not None. The attribute `distinct` is the number of
+    different numbers read.
     """
 
     def __init__(self, index: _SplitNumbers) -> None:
@@ -198,7 +204,8 @@ class _NumberCheck:
     def read(self, reader: Reader, begin: int, count: int, bits: Bits | None) -> int:
         """Check `count` numbers at byte `begin`, add them to `bits`, and return their CRC-32.
 
-        Raises `Refused` about the first wrong number, such as one that `bits` has already.
+        Raise `Refused` about the first wrong number, for example a number that is in `bits`
+        already.
         """
         index, crc = self._index, 0
         repeats = index.distinct is not None
@@ -230,7 +237,7 @@ class _NumberCheck:
 
 
 class Bits:
-    """A set of integers below `count`.
+    """Set of integers below `count`, with one bit of memory for each.
 
     >>> bits = Bits(4)
     >>> bits.add(np.array([0, 2])), bits.add(np.array([1, 2]))
@@ -244,7 +251,11 @@ class Bits:
         self._bytes = np.zeros((count + 7) // 8, np.uint8)
 
     def add(self, ids: Ids) -> int | None:
-        """Add increasing `ids`; return the position of the first that was present, or None."""
+        """Add the increasing integers `ids` and return None.
+
+        If some are in the set already, add none and return the position in `ids` of the first such
+        integer.
+        """
         if not len(ids):
             return None
         cells = ids >> 3
@@ -257,7 +268,7 @@ class Bits:
         return None
 
     def missing(self) -> tuple[int, int | None]:
-        """Return how many integers are not in the set, and the first of them."""
+        """Return the number of integers that are not in the set, and the first of them or None."""
         present, first = 0, None
         for at in range(0, len(self._bytes), _SCAN_BYTES):
             cells = self._bytes[at : at + _SCAN_BYTES]
@@ -284,7 +295,7 @@ class _Reject(msgspec.Struct):
 def check_rejects(
     run: Verification, records: RecordCounts, inputs: Sequence[InputEntry], bits: Bits | None
 ) -> None:
-    """Check rejects.jsonl; without such a file, that no record was rejected."""
+    """Check rejects.jsonl. If there is no such file, check that no record was rejected."""
     if REJECTS_NAME in run.files:
         with contextlib.ExitStack() as stack:
             reader = run.open(stack, REJECTS_NAME)
@@ -300,7 +311,7 @@ def check_rejects(
 def _check_lines(
     reader: Reader, records: RecordCounts, inputs: Sequence[InputEntry], bits: Bits | None
 ) -> None:
-    """Check that lines are valid, and that their records are in no split and counted right."""
+    """Check that each line is valid, that its record is in no split, and that the counts match."""
     decoder = msgspec.json.Decoder(_Reject)
     reasons: Counter[str] = Counter()
     batch: list[int] = []
@@ -345,7 +356,10 @@ def _bad_line(reader: Reader, number: int, start: int, line: bytes, problem: str
 
 
 def _lines(reader: Reader) -> Iterator[tuple[int, bytes]]:
-    """Yield the byte at which each line starts, and the line without its line feed."""
+    """Yield for each line its first byte in the file, and its text without the line feed.
+
+    Raise `Refused` if a line is too long or the last line does not end.
+    """
     at, rest = 0, b""
     while piece := bytes(reader.read()):
         *lines, rest = (rest + piece).split(b"\n")

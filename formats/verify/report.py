@@ -1,7 +1,7 @@
 """The result of a verification: findings, which are failures, and notes, which are not.
 
-A finding has the four parts of an error (code, file, problem, remedy) and prints as an error does.
-It also has the range of bytes where that is known.
+A finding has the four parts of an error (code, file, problem, advice) and prints as an error does.
+It also has the range of bytes if that is known.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ MAX_FINDINGS = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One difference between a dataset and its manifest.
+    """Difference between a dataset and its manifest.
 
-    `start` and `stop` are bytes of `file`, `block` is the number of the first MiB concerned, and
-    `row` is the row of the array or split; all four are None where they are unknown or meaningless.
-    `exit_code` is that of a command that has this finding alone.
+    `start` and `stop` are bytes of `file`, `block` is the number of the first damaged MiB, and
+    `row` is the row of the array or split. All four are None if they are unknown or have no
+    meaning. `exit_code` is the exit code of a command whose only finding this is.
 
     >>> print(Finding(code="E_HASH", file="crc32.npy", problem="is damaged"))
     error[E_HASH] crc32.npy: is damaged. Restore this file, or build again with --overwrite.
@@ -48,7 +48,7 @@ class Finding:
         return f"error[{self.code}] {self.file}: {self.problem}. {self.remedy}"
 
     def as_dict(self) -> dict[str, str | int | None]:
-        """Return the fields that ``--json`` prints."""
+        """Return the fields of the finding as ``--json`` prints them."""
         return {
             "error": self.code,
             "where": self.file,
@@ -71,7 +71,7 @@ class Refused(Exception):  # noqa: N818 (control flow inside one check, never se
 
 
 class Findings:
-    """Thread-safe collection of the first `limit` findings, and the number of others."""
+    """Thread-safe collection of the first `limit` findings, with the number of further findings."""
 
     def __init__(self, limit: int = MAX_FINDINGS) -> None:
         self._limit = limit
@@ -81,7 +81,7 @@ class Findings:
         self.dropped = 0
 
     def add(self, finding: Finding) -> None:
-        """Keep `finding`, or count it if there are `limit` already."""
+        """Add `finding`. If there are `limit` findings already, only count it."""
         with self._lock:
             self._files.add(finding.file)
             if len(self._found) < self._limit:
@@ -90,7 +90,7 @@ class Findings:
                 self.dropped += 1
 
     def add_error(self, error: DataprepError | Refused, file: str) -> None:
-        """Add the finding for `error`, about `file` if `error.where` is None."""
+        """Add a finding for `error`. It is about `file` if the error does not say where."""
         if isinstance(error, Refused):
             self.add(error.finding)
             return
@@ -102,12 +102,12 @@ class Findings:
         )  # fmt: skip
 
     def any_in(self, file: str) -> bool:
-        """Return whether there is a finding in `file`."""
+        """Return whether any finding was added for `file`."""
         with self._lock:
             return file in self._files
 
     def sorted(self) -> tuple[Finding, ...]:
-        """Return the findings sorted by file and byte, in the same order in every run."""
+        """Return the findings sorted by file and byte. The order is the same in every run."""
         with self._lock:
             found = list(self._found)
         return tuple(sorted(found, key=lambda one: (one.file, one.start or 0, one.code)))
@@ -117,9 +117,9 @@ class Findings:
 class VerifyReport:
     """Result of one verification.
 
-    `files` and `bytes` count the files compared with the manifest, config.json included. `counts`
-    are the totals of the manifest: `documents` and `tokens`, or `rows` and `arrays`.
-    `config_sha256` is the digest that ``--expect`` pins.
+    `files` and `bytes` are the number and total size of the files compared with the manifest,
+    config.json included. `counts` are the totals in the manifest: `documents` and `tokens`, or
+    `rows` and `arrays`. `config_sha256` is the digest to give to ``--expect``.
     """
 
     path: Path
@@ -135,12 +135,12 @@ class VerifyReport:
 
     @property
     def documents(self) -> int:
-        """Number of documents of a dataset of tokens."""
+        """Number of documents in a token dataset, 0 for other kinds."""
         return self.counts.get("documents", 0)
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of a dataset of tokens."""
+        """Number of tokens in a token dataset, 0 for other kinds."""
         return self.counts.get("tokens", 0)
 
     @property
@@ -150,15 +150,21 @@ class VerifyReport:
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the gravest finding: 3 (integrity) before 4, 5 and 6; 0 without any."""
+        """Exit code of the most serious finding, which is the smallest one, or 0 without findings.
+
+        It is 3 if a finding is damage of the dataset, and 4, 5 or 6 for other findings.
+        """
         return min((finding.exit_code for finding in self.findings), default=0)
 
     def adding(self, findings: Iterable[Finding] = (), notes: Iterable[str] = ()) -> VerifyReport:
-        """Return a copy with more findings and notes, for checks outside this package."""
+        """Return a copy of the report with more findings and notes.
+
+        Checks outside this package use it.
+        """
         return replace(self, findings=(*self.findings, *findings), notes=(*self.notes, *notes))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the object that ``--json`` prints."""
+        """Return the report as ``--json`` prints it."""
         return {
             "ok": self.ok,
             "path": str(self.path),

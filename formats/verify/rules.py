@@ -1,9 +1,10 @@
-"""Rules for the numbers of arrays, and the arrays that each applies to.
+"""Rules for the numbers in arrays, and the arrays to which each rule applies.
 
-A rule takes whole rows [k, width] and returns the first number that breaks it: its position in the
-block, in numbers, and the end of a sentence that begins with the row. Rules are vectorised and pass
-over a sound block once or twice; only in a broken block is the position searched for. `dataprep
-verify` applies them to whole files, datasets of arrays to the rows that they serve.
+A rule gets whole rows [k, width] and returns the first number that breaks it: the position of the
+number in the flattened block, and the end of a sentence that begins with the row. Rules are
+vectorised and pass over a valid block once or twice. The position is searched for only in an
+invalid block. `dataprep verify` applies the rules to whole files, and datasets of arrays apply them
+to the rows they return.
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ _COSINE_SLACK = 0.001  # of a cosine in float32 or float16, rounded
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """A rule: `find` returns the first number of a block of rows that breaks it, or None.
+    """Rule for the numbers in a block of rows.
 
-    Findings about such numbers have the code `code`.
+    The function `find` returns the first number that breaks the rule, or None. Findings about such
+    numbers have the code `code`.
     """
 
     code: str
@@ -63,7 +65,7 @@ class Rule:
 
 
 def finite(dtype: str) -> Rule:
-    """Return the rule against NaN and infinity, which have all bits of the exponent set."""
+    """Return the rule that numbers of type `dtype` are neither NaN nor infinite."""
     infinity, bits = _INFINITY[dtype]
     sign = np.array(1 << (8 * np.dtype(bits).itemsize - 1), bits)
 
@@ -83,7 +85,10 @@ def finite(dtype: str) -> Rule:
 
 
 def within(low: float, high: float, why: str = "", *, slack: float = 0) -> Rule:
-    """Return the rule that numbers are `low` to `high` within `slack`; `why` explains it."""
+    """Return the rule that numbers are from `low` to `high`, with a tolerance of `slack`.
+
+    The text `why` explains the limits in findings.
+    """
     limits = f"must be {low} to {high}" if low <= high else "there must be none"
     allowed = f"{limits} ({why})" if why else limits
     least, most = low - slack, high + slack
@@ -98,7 +103,10 @@ def within(low: float, high: float, why: str = "", *, slack: float = 0) -> Rule:
 
 
 def inside(limits: Sequence[int], names: Sequence[str]) -> Rule:
-    """Return the rule that numbers in column `k` are rows of `names[k]`: below `limits[k]`."""
+    """Return the rule that numbers in column `k` are row numbers of the array `names[k]`.
+
+    They must be at least 0 and below `limits[k]`.
+    """
     stops = np.array(limits, np.int64)
 
     def find(block: Array) -> Violation:
@@ -113,7 +121,7 @@ def inside(limits: Sequence[int], names: Sequence[str]) -> Rule:
 
 
 def boolean(code: str = "E_BOOL") -> Rule:
-    """Return the rule that bytes are 0 or 1."""
+    """Return the rule that every byte is 0 or 1."""
 
     def find(block: Array) -> Violation:
         if block.max() <= 1:
@@ -166,7 +174,8 @@ def unit(dtype: str) -> Rule:
 def scaled_unit(scales: Array) -> Rule:
     """Return the rule that int8 rows [k, width] times `scales` [k] have length 1.
 
-    Rounding moved a number by half at most, so a row by sqrt(width) / 2 times its scale.
+    Rounding to int8 moves each number by at most half a unit, and so a row by at most sqrt(width) /
+    2 times its scale. This is the tolerance.
     """
 
     def find(block: Array) -> Violation:
@@ -186,7 +195,10 @@ def _not_unit(lengths: Array, slack: Array, width: int) -> Violation:
 
 
 def from_inputs(ends: npt.NDArray[np.uint64]) -> Rule:
-    """Return the rule for provenance: a known input, and a position below its end in `ends`."""
+    """Return the rule for rows of provenance: (number of an input, position in it).
+
+    The input must exist, and the position must be below the value of `ends` for this input.
+    """
 
     def find(block: Array) -> Violation:
         unknown = block[:, 0] >= len(ends)
@@ -205,7 +217,7 @@ def from_inputs(ends: npt.NDArray[np.uint64]) -> Rule:
 
 
 def index_in_row(shape: tuple[int, ...], at: int) -> str:
-    """Return the index of number `at` in a row of this shape, as numpy writes it.
+    """Return the index of number `at` in a flattened row of this shape, as NumPy writes it.
 
     >>> index_in_row((), 0), index_in_row((3,), 2), index_in_row((2, 3), 4)
     ('', '[2]', '[1, 1]')
@@ -222,7 +234,7 @@ def _lengths(rows: Array) -> Array:
 
 
 def _reals(block: Array, dtype: str) -> Array:
-    """Return the values of stored numbers of `dtype`, as float32 (float64 as float64).
+    """Return the stored numbers of type `dtype` as float32, or as float64 if they are float64.
 
     >>> _reals(np.array([0x3F80, 0xC000], np.uint16), "bfloat16").tolist()
     [1.0, -2.0]
@@ -233,12 +245,12 @@ def _reals(block: Array, dtype: str) -> Array:
 
 
 def is_converted(manifest: ArrayManifest) -> bool:
-    """Return whether the dataset is one of pairs that were converted from another layout."""
+    """Return whether the dataset holds pairs that were converted from another layout."""
     return manifest.pairs is not None and FOREIGN in manifest.pairs
 
 
 def pair_rules(manifest: ArrayManifest) -> Mapping[str, Sequence[Rule]]:
-    """Return the rules, by name, of the arrays of pairs that are not vectors."""
+    """Return the rules for the arrays of a pair dataset that are not vectors, by name of array."""
     sizes = pair_sizes(manifest.arrays, manifest.rows)
     ids = inside([sizes.sources], ["source_embs"])
     return {
@@ -253,7 +265,7 @@ def pair_rules(manifest: ArrayManifest) -> Mapping[str, Sequence[Rule]]:
 
 
 def array_rules(manifest: ArrayManifest, name: str) -> Iterator[Rule]:
-    """Yield the rules for the numbers of the array `name`; for provenance see `from_inputs`."""
+    """Yield the rules for the numbers of the array `name`, except the rule for provenance."""
     entry = manifest.arrays[name]
     if manifest.pairs is not None:
         special = pair_rules(manifest).get(name)

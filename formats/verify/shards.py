@@ -1,8 +1,8 @@
 """Checks of the files of a shard: offsets, ids, BOS and EOS, provenance, masks.
 
-Each file is read once, front to back. Offsets are read in step with the tokens, so that memory
-stays at one MiB a file, whatever the lengths of documents. A file has one finding for each kind of
-error, about the first one.
+Each file is read once, from beginning to end. Offsets and tokens are read side by side, so that
+memory is one MiB a file for documents of any length. For each kind of error, only the first error
+in a file is reported.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _COMPRESSED = (".gz", ".zst", ".zstd")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenRules:
-    """Rules for every shard of a dataset; `bos` and `eos` are None if the build adds none."""
+    """Rules that hold for every shard of a dataset.
+
+    `bos` and `eos` are token ids, or None if the build does not add them.
+    """
 
     dtype: str
     vocab_size: int
@@ -46,7 +49,7 @@ class TokenRules:
 
     @classmethod
     def of(cls, manifest: Manifest) -> TokenRules:
-        """Return the rules that `manifest` states."""
+        """Return the rules for the dataset with this `manifest`."""
         tokenizer = manifest.tokenizer
         bos, eos = tokenizer.bos, tokenizer.eos
         chat = None if manifest.chat is msgspec.UNSET else manifest.chat
@@ -66,12 +69,15 @@ class TokenRules:
 
 
 def positions_of(inputs: Sequence[InputEntry]) -> npt.NDArray[np.uint64]:
-    """Return the first position after the end of each input: uint64 [inputs]."""
+    """Return for each input the first position after its end: uint64 [inputs]."""
     return np.array([_end(entry) for entry in inputs], np.uint64)
 
 
 def _end(entry: InputEntry) -> int:
-    """Return the first position after an input; if it is compressed, the largest possible one."""
+    """Return the first position after the end of an input, in the unit that its positions have.
+
+    For a compressed input, return the largest possible position.
+    """
     check_known(entry.unit, UNITS, "inputs.unit")
     if entry.unit == "row":
         return entry.records
@@ -80,9 +86,9 @@ def _end(entry: InputEntry) -> int:
 
 
 def check_shard(run: Verification, shard: ShardEntry, rules: TokenRules) -> int | None:
-    """Check the files of `shard`; return how many documents have no token but BOS and EOS.
+    """Check the files of `shard`. Return the number of documents without tokens but BOS and EOS.
 
-    Returns None if the offsets are damaged.
+    Return None if the offsets are damaged.
     """
     offsets, misframed = None, []
     with contextlib.ExitStack() as stack:
@@ -106,7 +112,7 @@ def check_shard(run: Verification, shard: ShardEntry, rules: TokenRules) -> int 
 
 
 class _DocumentOffsets(OffsetCursor):
-    """Cursor over the offsets of documents, with the positions at which BOS and EOS must be."""
+    """Cursor over the offsets of documents, which knows where BOS and EOS tokens must be."""
 
     def __init__(
         self, reader: Reader, run: Verification, shard: ShardEntry, rules: TokenRules
@@ -123,7 +129,7 @@ class _DocumentOffsets(OffsetCursor):
         super().__init__(run, reader, rule, shard.documents)
 
     def take(self, offsets: Offsets, sizes: Offsets) -> None:
-        """Count documents without text, and add the positions of BOS and EOS to those pending."""
+        """Count documents without text, and queue the positions of BOS and EOS, for `until`."""
         full = sizes > 0
         self.zero_tokens += int(np.count_nonzero(sizes <= self._rules.frame))
         if self._rules.bos is not None:
@@ -132,7 +138,10 @@ class _DocumentOffsets(OffsetCursor):
             self._pending["EOS"] = offsets[1:][full] - 1
 
     def until(self, stop: int) -> Iterator[tuple[str, Array]]:
-        """Yield ("BOS" or "EOS", positions) for positions below `stop`, each of them once."""
+        """Yield ("BOS" or "EOS", positions) for the queued positions below `stop`.
+
+        Each position is yielded once. More offsets are read until they reach `stop`.
+        """
         while True:
             for kind, positions in self._pending.items():
                 ready = int(np.searchsorted(positions, stop))
@@ -145,7 +154,10 @@ class _DocumentOffsets(OffsetCursor):
 def _check_tokens(
     reader: Reader, rules: TokenRules, offsets: _DocumentOffsets | None, run: Verification
 ) -> list[Finding]:
-    """Check that ids are below `vocab_size`; return findings on the first wrong BOS and EOS."""
+    """Check that all ids are below `vocab_size`, and that BOS and EOS are where they must be.
+
+    Return the findings about the first wrong BOS and EOS.
+    """
     width, first = np.dtype(rules.dtype).itemsize, 0
     found: dict[str, Finding] = {}
 
@@ -175,7 +187,10 @@ def _check_tokens(
 
 
 def check_mask(run: Verification, shard: ShardEntry) -> int | None:
-    """Check the loss mask of `shard`; return how many tokens are trained on, None if damaged."""
+    """Check the loss mask of `shard`, and return the number of tokens to train on.
+
+    Return None if the mask is damaged.
+    """
     trained = 0
     with contextlib.ExitStack() as stack:
         reader = run.open(stack, str(shard.mask))

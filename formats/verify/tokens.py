@@ -1,6 +1,6 @@
 """Checks of a dataset of tokens: shards, records, index files, rejects, and the tokenizer.
 
-Only the keys of tokenizer.json that hold ids are decoded.
+Of tokenizer.json, only the keys that contain ids are decoded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_BYTES = 256 << 20
 
 
 def token_plan(manifest: Manifest) -> VerifyPlan:
-    """Return the checks of the dataset with this manifest."""
+    """Return the checks of the dataset with this `manifest`."""
     splits = manifest.splits.values()
     names = {manifest.tokenizer.file, REJECTS_NAME}
     names.update(file for split in splits for file in split.id_files)
@@ -76,7 +76,7 @@ def _check(manifest: Manifest, run: Verification, others: Sequence[Task]) -> Non
 
 
 def _served(shard: ShardEntry) -> dict[str, tuple[str, int]]:
-    """Return role and count of numbers of each file that is part of the content id."""
+    """Return (role, count of numbers) by name, for each file that is part of the content id."""
     files = {
         shard.tokens: ("tokens", shard.length),
         shard.docs: ("lengths", shard.documents),
@@ -98,7 +98,11 @@ def _content_id(run: Verification, split: SplitEntry, dtype: str) -> str:
 def _check_count(
     run: Verification, field: str, stated: int, counts: Sequence[int | None], where: str
 ) -> None:
-    """Compare the `field` of config.json with the sum of `counts`, unless one is unknown."""
+    """Add a finding if `stated`, the `field` in config.json, is not the sum of `counts`.
+
+    Nothing is compared if one of the counts is None. The text `where` names the source of the
+    counts.
+    """
     known = [count for count in counts if count is not None]
     if len(known) == len(counts) and sum(known) != stated:
         run.findings.add(Finding(
@@ -164,7 +168,7 @@ _TOKENIZER = msgspec.json.Decoder(_Tokenizer)
 
 
 def _vocab_size(data: bytes) -> int:
-    """Return the largest id of the model and of the added tokens, plus one."""
+    """Return the vocabulary size: the largest id of the model or the added tokens, plus one."""
     tokenizer = _TOKENIZER.decode(data)
     vocab = bytes(tokenizer.model.vocab)
     if vocab.lstrip()[:1] == b"[":  # Unigram: pieces with scores, in the order of their ids

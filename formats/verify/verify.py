@@ -6,11 +6,12 @@
                 datasets of arrays: every number, scales, splits, rejects, references to rows
     full        SHA-256 of every file, and CRC-32 of each MiB to locate damage
 
-The level stat reads config.json alone. The others read each file once, several files at a time, in
-memory that does not grow with the files (two MiB a file, a bit a record). Damaged files are read
-once more to locate the damage, and arrays once more to compare them with one another. All findings
-are collected; only an unusable config.json raises. Neither torch nor a tokenizer is imported, and
-no file is mapped. Hashes detect accidents; against an attacker, pin config.json with `expect`.
+The level stat reads only config.json. The other levels read each file once, several files at a
+time, in memory that does not grow with the files (two MiB a file, a bit a record). Damaged files
+are read once more to locate the damage, and arrays once more to compare them with one another. All
+findings are collected, and only an unusable config.json raises. Neither torch nor a tokenizer is
+imported, and no file is memory-mapped. Hashes detect accidents. For protection against an attacker,
+give the digest of config.json as `expect`.
 """
 
 from __future__ import annotations
@@ -62,12 +63,13 @@ def verify(
     expect: str | None = None,
     progress: ProgressCallback | None = None,
 ) -> VerifyReport:
-    """Compare the dataset in the directory `path` with its manifest.
+    """Compare the dataset in the directory `path` with its manifest, and return the report.
 
-    `expect` pins config.json itself, as ``sha256:`` and 64 hex digits (`VerifyReport.config_sha256`
-    of an earlier run). `progress` is called with the bytes read so far and in all, from several
-    threads but never from two at once. Raises `InputError`, `IntegrityError` or `IncompatibleError`
-    for an unusable config.json, `UsageError` for wrong arguments.
+    The argument `expect` is the expected digest of config.json: ``sha256:`` and the 64 hex digits
+    in `VerifyReport.config_sha256` of an earlier run. The function `progress` is called with the
+    number of bytes read and the total, from several threads but never from two at once. Raise
+    `InputError`, `IntegrityError` or `IncompatibleError` for an unusable config.json, and
+    `UsageError` for wrong arguments.
 
         >>> report = verify("shards", "stat")                     # doctest: +SKIP
         >>> report.ok, len(report.findings)                       # doctest: +SKIP
@@ -110,7 +112,10 @@ def _plan(manifest: ArrayManifest | Manifest) -> VerifyPlan:
 
 
 def _with_inputs(run: Verification, manifest: ArrayManifest | Manifest) -> VerifyPlan:
-    """Return the plan with the inputs of the side file; one that only hashes if it is damaged."""
+    """Return the checks of a dataset, with the inputs that its side file lists.
+
+    If the side file is damaged, return checks of the hashes only.
+    """
     if manifest.inputs_file is msgspec.UNSET:
         return _plan(manifest)
     if run.sound(manifest.inputs_file):
@@ -155,7 +160,10 @@ def _check_pin(run: Verification, digest: str, expect: str | None) -> None:
 
 
 def _check_listing(run: Verification, plan: VerifyPlan) -> list[str]:
-    """Add findings about missing, wrong and unlisted files; return the names that are ignored."""
+    """Add findings about missing, wrong and unlisted files.
+
+    Return the names of unlisted files that are ignored, such as those of the operating system.
+    """
     folders = _folders(run, plan)
     lost: set[str] = set()
     for folder in folders:  # a folder before those in it
@@ -186,7 +194,10 @@ def _link(name: str) -> Finding:
 
 
 def _folders(run: Verification, plan: VerifyPlan) -> list[str]:
-    """Return the folders of listed files, and the existing ones of those that may be empty."""
+    """Return the folders of all files in the manifest, sorted.
+
+    Folders that may be empty are included if they exist.
+    """
     needed = folders_of(run.files)
     empty = {name for name in plan.folders if os.path.lexists(run.directory / name)}
     return sorted(needed | empty)
@@ -235,7 +246,7 @@ def _extra(name: str, found: os.DirEntry[str]) -> Finding:
 
 
 def _check_contents(run: Verification, plan: VerifyPlan) -> None:
-    """Read and check the files of `plan`; at the level full, hash all others."""
+    """Read and check the files that have rules in `plan`. At the level full, hash all others."""
     read = plan.read & set(run.files)
     others = sorted(set(run.files) - read - {CRC_NAME}) if run.hashing else []
     names = {*read, *others, CRC_NAME}
