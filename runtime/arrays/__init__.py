@@ -1,1 +1,1 @@
-"""Rows of embeddings and pairs of embeddings as tensors."""
+"""Rows of embeddings, and pairs of embeddings, as tensors."""

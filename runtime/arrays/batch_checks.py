@@ -1,7 +1,7 @@
 """Checks of a batch of embeddings or of pairs, for `validate_first_batch`.
 
-Each finding is an `IncompatibleError` (E_BATCH) with field, row and value, never an `assert`: those
-vanish under ``python -O``.
+Each problem raises an `IncompatibleError` (E_BATCH) that names the field, the row and the value.
+The checks do not use `assert`, which ``python -O`` removes.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ PAIR_FIELDS: dict[str, tuple[str, tuple[str, ...]]] = {
 def check_rows(
     batch: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], *, rows: int | None = None
 ) -> None:
-    """Raise `IncompatibleError` for the first fault of a batch of embedding rows.
+    """Raise `IncompatibleError` for the first problem in a batch of embedding rows.
 
-    It must have the fields of `shapes` and no other but `sample_mask`, each with equally many rows
-    (`rows`, if given) of its shape, contiguous, in memory of its own, without NaN or infinity.
+    The batch must have the fields of `shapes`, and may have `sample_mask`, but no other field. All
+    fields must have the same number of rows (`rows`, if given). They must have the given shapes, be
+    contiguous, share no memory, and contain neither NaN nor infinity.
 
     >>> check_rows({"embedding": torch.zeros(4, 8)}, {"embedding": (8,)}, rows=4)
     """
@@ -56,12 +57,13 @@ def check_rows(
 
 
 def check_pairs(batch: Mapping[str, Any], sizes: PairSizes, *, rows: int | None = None) -> None:
-    """Raise `IncompatibleError` for the first fault of a batch of pairs.
+    """Raise `IncompatibleError` for the first problem in a batch of pairs.
 
-    It must have the fields of `PAIR_FIELDS` and no other but `sample_mask`, with their types and
-    shapes, on one device, without NaN or infinity; cluster ids in -1 .. clusters - 1, relevance in
-    0 .. 1, centroid distance in 0 .. 2, steering variants in 0 .. 3, tiers in 1 .. 4, and zeros as
-    the steering of variant 0. Values are not checked on the meta device, which has none.
+    The batch must have the fields of `PAIR_FIELDS`, and may have `sample_mask`, but no other field.
+    The fields must have the types and shapes given there, be on one device, and contain neither NaN
+    nor infinity. Cluster ids must be in -1 .. clusters - 1, relevance in 0 .. 1, centroid distances
+    in 0 .. 2, steering variants in 0 .. 3 and tiers in 1 .. 4. The steering of variant 0 must be
+    zeros. On the meta device, which holds no values, only names, types and shapes are checked.
     """
     _check_names(batch, PAIR_FIELDS)
     first = next(iter(batch.values()))
@@ -133,7 +135,7 @@ def _check_zero(steering: torch.Tensor, variant: torch.Tensor) -> None:
 
 
 def _point_at(name: str, tensor: torch.Tensor, wrong: torch.Tensor, what: str) -> None:
-    """Raise for the first place where `wrong` is true."""
+    """Raise `IncompatibleError` for the first element of `tensor` where `wrong` is True, if any."""
     if wrong.any():
         place = wrong.nonzero()[0].tolist()
         column = f", column {', '.join(map(str, place[1:]))}" if place[1:] else ""

@@ -1,12 +1,13 @@
-"""Steering variant of each pair: drawn anew each epoch, equal in every process.
+"""Steering variant of each pair: chosen at random in each epoch, and the same in every process.
 
 The variant follows from a hash of (content id, seed, epoch, pair) and three thresholds that the
-curriculum has for the epoch. There is no generator with a state, so worker processes, ranks, batch
-size, order and resuming do not change it.
+curriculum gives for the epoch. There is no generator with a state, so worker processes, ranks,
+batch size, order and resuming do not change it.
 
-Thresholds follow from the stored curriculum by integer arithmetic alone, so that no rounding of
-floats and no mathematical library decides a draw. docs/format.md has the algorithm for readers in
-other languages; `VERSION` is its number, in the name that is hashed and in the order definition.
+The thresholds are computed from the stored curriculum with integer arithmetic alone, so that they
+do not depend on how floats are rounded or on a mathematical library. docs/format.md describes the
+algorithm for readers in other languages. `VERSION` is the number of the algorithm; it is part of
+the name that is hashed and of the order definition.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ _KEPT = 8  # epochs whose thresholds are remembered: those of the passes under w
 
 
 def thresholds(curriculum: Curriculum, epoch: int) -> tuple[int, int, int]:
-    """Return the thresholds of `epoch`: integers in 0 .. 2**62, none below the one before it.
+    """Return the three thresholds of `epoch`: integers in 0 .. 2**62 that never decrease.
 
-    The variant of a pair is the number of thresholds that are at most its draw, the upper 62 bits
-    of its hash.
+    The variant of a pair is the number of thresholds that are less than or equal to the upper 62
+    bits of its hash.
 
     >>> thresholds(Curriculum(probabilities=(0, 1, 0, 0)), 50) == (0, 1 << 62, 1 << 62)
     True
@@ -66,7 +67,7 @@ def thresholds(curriculum: Curriculum, epoch: int) -> tuple[int, int, int]:
 
 
 def probabilities(curriculum: Curriculum, epoch: int) -> npt.NDArray[np.float64]:
-    """Return the probabilities of the four variants in `epoch`: float64 [4], together 1.
+    """Return the probabilities of the four variants in `epoch`: float64 [4], with the sum 1.
 
     >>> rising = Curriculum(mode="linear", zero_start=0.5, zero_end=0.1, epochs=100)
     >>> probabilities(rising, 50).round(3).tolist()
@@ -79,7 +80,10 @@ def probabilities(curriculum: Curriculum, epoch: int) -> npt.NDArray[np.float64]
 
 
 def _part(shares: list[int], number: int) -> int:
-    """Return the sum of the first `number` of `shares` over the sum of all, in units of 2**-62."""
+    """Return the sum of the first `number` of `shares`, divided by the sum of all.
+
+    The result is in units of 2**-62.
+    """
     return sum(shares[:number]) * _ONE // sum(shares)
 
 
@@ -90,7 +94,7 @@ def _times(one: int, two: int) -> int:
 def _zero(curriculum: Curriculum, epoch: int) -> int:
     """Return the probability of variant zero in `epoch`, in units of 2**-62.
 
-    The mode of `curriculum` is not ``"fixed"``.
+    The mode of `curriculum` must not be ``"fixed"``.
     """
     start, end = int(curriculum.zero_start * _ONE), int(curriculum.zero_end * _ONE)
     last = curriculum.epochs
@@ -103,8 +107,8 @@ def _zero(curriculum: Curriculum, epoch: int) -> int:
 def _half_wave(now: int, last: int) -> int:
     """Return (1 - cos(pi now / last)) / 2 in units of 2**-62.
 
-    It is the square of the sine of half the angle. The sine is a Taylor series of 64-bit products,
-    each rounded down; the error is below 2**-60.
+    This is the square of the sine of half the angle. The sine is computed as a Taylor series of
+    64-bit products, each rounded down. The error is below 2**-60.
     """
     if 2 * now > last:
         return _ONE - _half_wave(last - now, last)
@@ -119,10 +123,10 @@ def _half_wave(now: int, last: int) -> int:
 
 
 def stored_curriculum(data: ArrayData) -> Curriculum:
-    """Return the curriculum in config.json of a dataset of pairs, or the default if there is none.
+    """Return the curriculum stored in config.json of a dataset of pairs, or else the default.
 
-    Raises `UsageError` for a dataset of another kind, `IntegrityError` for an invalid curriculum,
-    `IncompatibleError` for one of an unknown mode or structure.
+    Raises `UsageError` if the dataset does not hold pairs, `IntegrityError` if the curriculum is
+    invalid, and `IncompatibleError` if its mode or structure is unknown.
     """
     pairs = data.manifest.pairs
     if pairs is None:
@@ -141,8 +145,9 @@ def stored_curriculum(data: ArrayData) -> Curriculum:
 def stored_seed(data: ArrayData) -> int:
     """Return the default seed of a dataset of pairs, from its config.json.
 
-    A converted dataset has the `random_seed` of the config.json that it was converted from, others
-    the seed of their build. Any value that is not a number from 0 to 2**63 - 1 counts as 0.
+    For a converted dataset this is the `random_seed` in the config.json of the original dataset,
+    for any other dataset the seed of its build. If the value is not a whole number from 0 up to,
+    not including, 2**63, the seed is 0.
     """
     foreign = (data.manifest.pairs or {}).get(FOREIGN)
     options = data.manifest.options
@@ -153,8 +158,8 @@ def stored_seed(data: ArrayData) -> int:
 class VariantDraw:
     """The steering variants of pairs, as a function of content id, seed, epoch and pair.
 
-    With `moving` the curriculum changes with the epoch. Without it a pair has the same variant in
-    every epoch, drawn with the `probabilities` of the curriculum, so that evaluations can be
+    With `moving`, the curriculum changes with the epoch. Without it, a pair has the same variant in
+    every epoch, chosen with the `probabilities` of the curriculum, so that evaluations can be
     compared.
 
     >>> draw = VariantDraw(Curriculum(), content_id="b", seed=0, moving=True)
@@ -173,8 +178,8 @@ class VariantDraw:
     def variants(self, pairs: Ints, epochs: Ints) -> Ints:
         """Return the variant, from 0 to 3, of each of `pairs` [k] in its epoch: int64 [k].
 
-        Pairs are numbered as the rows of the arrays. Costs some 20 microseconds for a batch of one
-        epoch.
+        A pair is given by its row in the arrays, and its epoch by `epochs` [k]. Costs some 20
+        microseconds for a batch that lies in one epoch.
         """
         if not self.moving or len(pairs) == 0:
             return self._variants_in(pairs, 0)
@@ -195,7 +200,7 @@ class VariantDraw:
         return found
 
     def _key_and_thresholds(self, epoch: int) -> tuple[np.uint64, npt.NDArray[np.uint64]]:
-        """Return and remember the key of `epoch` and its thresholds."""
+        """Compute and cache the key of `epoch` and its thresholds, and return both."""
         name = canonical_json([*self._name, epoch if self.moving else None])
         key = np.frombuffer(hashlib.sha256(name).digest(), "<u8")[0]
         bounds = np.array(thresholds(self.curriculum, epoch), np.uint64)

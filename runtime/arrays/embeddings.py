@@ -1,7 +1,7 @@
 """Map-style dataset of embeddings and of the arrays stored with them.
 
-A batch is one gather for each array, a memory copy in the stored type. Only int8 arrays with a
-scale are converted: they become float32, multiplied by the scale.
+To make a batch, the rows of each array are copied in the stored type. Only int8 arrays with a scale
+are converted: they become float32, multiplied by the scale.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ __all__ = ["EmbeddingDataset", "default_fields"]
 
 
 def default_fields(data: ArrayData) -> tuple[str, ...]:
-    """Return the names of the arrays with a row for each record, but scales and provenance."""
+    """Return the names of the arrays that have a row for each record.
+
+    Arrays of scales, and the array that records where rows came from, are left out.
+    """
     scales = {array.entry.scale for array in data.arrays.values()}
     return tuple(
         name for name, array in data.arrays.items()
@@ -37,14 +40,15 @@ class EmbeddingDataset(BatchDataset):
     """Map-style dataset of the rows of one split: a dict with a tensor for each field.
 
     Arguments:
-        fields: the arrays to serve; None: those of `default_fields`.
-        raw: serve int8 arrays as stored, and not as float32, multiplied by their scale.
-        dtype: convert every field of floating-point numbers, also scaled int8, to this.
-        sample_mask: add bool `sample_mask` [rows], False where the index is `PADDING`; such a row
-            repeats sample 0, so that nothing divides by zero.
+        fields: the names of the arrays to return. None: those of `default_fields`.
+        raw: return int8 arrays as stored, instead of as float32 multiplied by their scale.
+        dtype: convert every floating-point field, including scaled int8, to this type.
+        sample_mask: add the bool field `sample_mask` [rows], False where the index is `PADDING`.
+            Such a row repeats sample 0, so that no computation divides by zero.
 
-    Without `dtype` fields keep their stored type, also bfloat16. Raises `InputError` for a split
-    without rows, `UsageError` for a field that does not exist. Pickles as a path and a few names.
+    Without `dtype`, fields keep their stored type, including bfloat16. Raises `InputError` for a
+    split without rows, and `UsageError` for a field that does not exist. It pickles as a path and a
+    few names.
 
         >>> rows = EmbeddingDataset(open_arrays("vectors").split("train"))   # doctest: +SKIP
         >>> rows.batch([3, 1])["embedding"].shape                     # doctest: +SKIP
@@ -105,7 +109,7 @@ class EmbeddingDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """JSON values that decide, with the content id, the numbers of a field of a sample."""
+        """JSON values that, with the content id, determine every field of every sample."""
         dtype = None if self.dtype is None else str(self.dtype).removeprefix("torch.")
         return {
             "kind": "embeddings", "split": self.split.name, "raw": bool(self.raw), "dtype": dtype,
@@ -113,19 +117,20 @@ class EmbeddingDataset(BatchDataset):
 
     @property
     def sample_bytes(self) -> int:
-        """Stored bytes of one sample, from which the sizes of blocks are computed."""
+        """Number of bytes that one sample takes on disk, from which block sizes are computed."""
         arrays = [column.array for column in self._columns.values()]
         return sum(prod(array.row_shape) * array.dtype.itemsize for array in arrays)
 
     @property
     def tracks(self) -> tuple[NamedArray, ...]:
-        """Arrays that samples are read from, for read-ahead."""
+        """The arrays from which samples are read. Read-ahead uses them."""
         return tuple(column.array for column in self._columns.values())
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the starts and stops of the numbers of `samples`, counted over all `tracks`.
+        """Return the ranges that hold the numbers of `samples`, as arrays of starts and stops.
 
-        Raises `IndexError` for a sample outside 0 .. len - 1.
+        They count numbers over all arrays of `tracks`, concatenated. Raises `IndexError` for a
+        sample outside 0 .. len - 1.
         """
         rows = rows_of(self.split, samples[samples != PADDING])
         return spans_of(self.tracks, [rows] * len(self._columns))
@@ -133,8 +138,9 @@ class EmbeddingDataset(BatchDataset):
     def batch(self, indices: Indices) -> Batch:
         """Return the rows at `indices`: tensors [len(indices), *row_shape] that share no memory.
 
-        Raises `IndexError` for an index outside 0 .. len - 1, and `IntegrityError` if the index of
-        the split names a row that does not exist or a row holds a number that no build writes.
+        Raises `IndexError` for an index outside 0 .. len - 1. Raises `IntegrityError` if the
+        split's index file names a row that does not exist, or a row holds a number that no build
+        writes.
         """
         samples = sample_numbers(indices, len(self))
         real = samples != PADDING if self.sample_mask else None
@@ -148,7 +154,7 @@ class EmbeddingDataset(BatchDataset):
         return batch
 
     def check_batch(self, batch: Mapping[str, Any], *, rows: int | None = None) -> None:
-        """Check a batch for `validate_first_batch`; see `dataprep.runtime.arrays.batch_checks`."""
+        """Check a batch for `validate_first_batch`, by the rules of `batch_checks.check_rows`."""
         from .batch_checks import check_rows
 
         shapes = {name: column.array.row_shape for name, column in self._columns.items()}
@@ -156,7 +162,7 @@ class EmbeddingDataset(BatchDataset):
 
 
 class _Column:
-    """One served array, with its scale and the dtype to convert it to."""
+    """One array of the samples, with its scale and the dtype to which it is converted."""
 
     def __init__(
         self,
@@ -173,9 +179,9 @@ class _Column:
         self._is_bfloat16 = array.entry.dtype == BFLOAT16
 
     def take(self, rows: Ints, *, check: bool) -> torch.Tensor:
-        """Return the rows `rows`, which must exist, as a tensor [len(rows), *row_shape].
+        """Return the given rows, all of which must exist, as a tensor [len(rows), *row_shape].
 
-        `check` compares stored numbers with the rules for them.
+        With `check`, raise `IntegrityError` if a stored number is one that no build writes.
         """
         found = self.array.take_known(rows)
         if check:

@@ -1,10 +1,10 @@
 """Hard negatives that replace the stored ones while a model is trained.
 
-All of them are checked before any is served: each is the number of an existing source, has a tier,
-occurs once in its row, and is not a positive of its question. If one is refused, the previous
-negatives stay in use. In a dataset converted from another layout (`pairs.foreign`) negatives may
-repeat and may be other positives of their question, as `dataprep verify` allows; only the source of
-the pair itself is refused.
+All of them are checked before any is used. Each must be the number of an existing source, have a
+valid tier, occur once in its row, and not be a positive of its question. If one is invalid, the
+previous negatives stay in use. In a dataset converted from another layout (`pairs.foreign`)
+negatives may repeat and may be other positives of their question, as `dataprep verify` allows. Only
+the source of the pair itself is not allowed there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REMEDY = "Mine the negatives again for this dataset; the ones before stay in us
 
 
 class _Held:
-    """Numbers in memory."""
+    """Numbers for every pair, held in memory."""
 
     def __init__(self, array: Ints) -> None:
         self.array = array
@@ -49,7 +49,7 @@ class _Held:
 
 
 class _Stored:
-    """Numbers in an array of another dataset of pairs; pickles as its path."""
+    """Numbers for every pair, read from another dataset of pairs. Pickles as its path."""
 
     def __init__(self, data: ArrayData, name: str) -> None:
         self.data = data
@@ -60,7 +60,11 @@ class _Stored:
 
 
 class Negatives:
-    """Negatives and their tiers: ``rows.take(pairs)`` and ``tiers.take(pairs)`` [k, negatives]."""
+    """Hard negatives and their tiers, as two columns that are read by pair.
+
+    ``rows.take(pairs)`` returns negatives and ``tiers.take(pairs)`` their tiers, both
+    [k, negatives].
+    """
 
     def __init__(self, rows: Column, tiers: Column, held_bytes: int) -> None:
         self.rows = rows
@@ -69,11 +73,12 @@ class Negatives:
 
 
 def read_negatives(given: Given, tables: PairTables) -> Negatives:
-    """Return negatives read from another dataset of pairs, a folder with two files, or two arrays.
+    """Return the negatives `given`: a dataset of pairs, a folder with two files, or two arrays.
 
-    A dataset stays mapped. A folder holds hard_negatives and negative_tiers as .npy or .pt. Arrays
-    and tensors, (negatives, tiers) of any integer type and on any device, are copied. All are
-    [pairs, negatives] like the stored ones. Raises `InputError`, and what `check_negatives` raises.
+    A dataset is read through a memory map. A folder must hold hard_negatives and negative_tiers, as
+    .npy or .pt. Two arrays or tensors (negatives, tiers) may have any integer type but uint64 and
+    be on any device; they are copied. All must have the shape [pairs, negatives] of the stored
+    arrays. Raises `InputError` for values of another form, and as `check_negatives` does.
     """
     shape = (tables.sizes.pairs, tables.sizes.negatives)
     if isinstance(given, str | Path) and not _files(local_path(given)):
@@ -87,9 +92,9 @@ def read_negatives(given: Given, tables: PairTables) -> Negatives:
 
 
 def check_negatives(found: Negatives, tables: PairTables) -> None:
-    """Raise `InputError` unless all of `found` can be served with the pairs of `tables`.
+    """Raise `InputError` unless all negatives in `found` are valid for the pairs of `tables`.
 
-    Costs a sort of all pairs and a bisection for each negative: seconds for millions.
+    Costs a sort of all pairs and a binary search for each negative: seconds for millions.
     """
     sources, pairs = tables.sizes.sources, tables.sizes.pairs
     foreign = FOREIGN in (tables.data.manifest.pairs or {})
@@ -120,7 +125,7 @@ def check_negatives(found: Negatives, tables: PairTables) -> None:
 
 
 def _positives(tables: PairTables) -> Ints:
-    """Return question * sources + source of every pair, sorted: int64."""
+    """Return the number `question * sources + source` of every pair, sorted: int64 [pairs]."""
     sources, pairs = tables.sizes.sources, tables.sizes.pairs
     parts = [
         tables.numbers("pair_index", np.arange(start, min(start + _BLOCK, pairs)))
@@ -131,7 +136,7 @@ def _positives(tables: PairTables) -> Ints:
 
 
 def _repeated(rows: Ints) -> npt.NDArray[np.bool_]:
-    """Return True where a number repeats an earlier one of its row."""
+    """Return a bool array that is True where a number repeats an earlier number of its row."""
     order = np.argsort(rows, axis=1, kind="stable")
     inorder = np.take_along_axis(rows, order, axis=1)
     again = np.zeros(rows.shape, np.bool_)
@@ -162,7 +167,7 @@ def _of_dataset(path: Path, shape: tuple[int, ...]) -> Negatives:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files of the two arrays in `folder`, or an empty list if one is missing."""
+    """Return the files of the two arrays in `folder`, or an empty list if a file is missing."""
     found = []
     for name in _NAMES:
         there = [folder / f"{name}{suffix}" for suffix in (".npy", ".pt")]
@@ -175,7 +180,7 @@ def _loaded(folder: Path) -> list[Any]:
 
 
 def _load(path: Path) -> Any:
-    """Return the array in a file; no pickle is ever run."""
+    """Return the array or tensor in the file `path`. No pickled code is run."""
     read: Callable[[Path], Any] = _load_numpy if path.suffix == ".npy" else _load_torch
     with storage_errors(path), decoding(
         str(path), f"{path.suffix} file", code="E_INPUT",
@@ -201,7 +206,10 @@ def _require_two(given: Sequence[Any]) -> Sequence[Any]:
 
 
 def _whole(name: str, given: Any, shape: tuple[int, ...]) -> Ints:
-    """Return an owned int64 array of `given`, which must be whole numbers of this shape."""
+    """Return a copy of `given` as an int64 array.
+
+    Raises `InputError` unless `given` has the shape `shape` and an integer type but uint64.
+    """
     array = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
     if array.shape != shape:
         raise _misshapen(name, array.shape, shape)

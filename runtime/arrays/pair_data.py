@@ -1,4 +1,4 @@
-"""`PairData`: an open dataset of pairs, whose splits share maps of files or arrays in memory."""
+"""`PairData`: an open dataset of pairs. Its splits share memory maps, or arrays in memory."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def open_pairs(
 ) -> PairData:
     """Open the dataset of pairs in the directory `path`.
 
-    `io` and the errors are those of `dataprep.open_dataset`; `preload` and `device` those of
-    `PairDataset`, and hold for every split. Costs milliseconds, whatever the number of pairs,
-    unless the tables are loaded.
+    The argument `io` and the errors are those of `dataprep.open_dataset`. `preload` and `device`
+    are those of `PairDataset` and apply to every split. Opening takes milliseconds for any number
+    of pairs, unless `preload` reads the tables into memory.
 
         >>> with open_pairs("pairs") as pairs:                               # doctest: +SKIP
         ...     train, val = pairs.split("train"), pairs.split("val")
@@ -33,7 +33,7 @@ def open_pairs(
 
 
 class PairData:
-    """Open dataset of pairs, whose splits share maps of files and arrays in memory."""
+    """An open dataset of pairs, whose splits share memory maps, or arrays in memory."""
 
     def __init__(self, data: ArrayData, *, preload: bool = False, device: Device = None) -> None:
         self.data = data
@@ -42,17 +42,17 @@ class PairData:
 
     @property
     def kind(self) -> str:
-        """``"pairs"``."""
+        """The kind of the dataset: ``"pairs"``."""
         return self.data.kind
 
     @property
     def io(self) -> ReadBy:
-        """Way of reading files: ``"mmap"`` or ``"pread"``."""
+        """How files are read: ``"mmap"`` or ``"pread"``."""
         return self.data.io
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The names of all splits, also of those without pairs."""
+        """The names of all splits, including splits without pairs."""
         return tuple(self.data.splits)
 
     def split(
@@ -65,14 +65,14 @@ class PairData:
         clusters: Sequence[int] | None = None,
         sample_mask: bool = False,
     ) -> PairDataset:
-        """Return the pairs of the split called `name`; the arguments are those of `PairDataset`."""
+        """Return the pairs of the split `name`. All other arguments are those of `PairDataset`."""
         return PairDataset(
             self.data.split(name), seed=seed, curriculum=curriculum, schedule=schedule,
             clusters=clusters, sample_mask=sample_mask, tables=self.tables,
         )  # fmt: skip
 
     def close(self) -> None:
-        """Drop maps and tables; using a split opens them again."""
+        """Release maps and tables. The next use of a split opens them again."""
         self.tables.close()
         self.data.close()
 

@@ -1,9 +1,9 @@
 """Pairs of embeddings with hard negatives and a steering vector, as a map-style dataset.
 
-A batch is gathered from maps of the files, or with `preload` from arrays in memory. The steering
-variant that a pair is served with is a function of (content id, seed, epoch, pair) alone
-(runtime/arrays/curriculum.py), and the epoch is part of every index (runtime/order/epoch_tag.py):
-workers, ranks, batch size and resuming do not change it.
+A batch is gathered from memory-mapped files, or with `preload` from arrays in memory. The steering
+variant of a pair is determined by (content id, seed, epoch, pair) alone
+(runtime/arrays/curriculum.py), and the epoch is part of every index (runtime/order/epoch_tag.py).
+So workers, ranks, batch size and resuming do not change it.
 """
 
 from __future__ import annotations
@@ -46,23 +46,24 @@ class PairDataset(BatchDataset):
     In a batch these are float32 `question_emb`, `target_source_emb`, `steering` [rows, dim] and
     `negative_embs` [rows, negatives, dim]; int64 `cluster_id` and `steering_variant` [rows];
     float32 `relevance` and `centroid_distance` [rows]; int64 `negative_tiers` [rows, negatives].
-    The cluster of a pair without one is -1.
+    The `cluster_id` of a pair without a cluster is -1.
 
     Arguments:
-        seed: the seed of the steering variants. None: the one in config.json, see `stored_seed`.
+        seed: the seed of the steering variants. None: the seed in config.json; see `stored_seed`.
         curriculum: the splits in which the curriculum changes with the epoch: ``"train"`` or
-            ``"all"``. In other splits a pair has the same variant in every epoch, drawn with the
+            ``"all"``. In other splits a pair has the same variant in every epoch, chosen with the
             `probabilities` of the curriculum, so that evaluations can be compared.
-        schedule: a `Curriculum` in place of the one in config.json.
-        clusters: serve only the pairs of these clusters (-1: those without one), numbered from 0.
-        preload: read all tables into memory, on `device`, and gather there.
-        device: the device of every tensor of a batch. With any but the CPU, batches must be made in
-            the training process: there can be no workers, and nothing is pinned.
-        sample_mask: add bool `sample_mask` [rows], False where the index is `PADDING`; such a row
-            repeats sample 0, with relevance 0.
+        schedule: a `Curriculum` to use in place of the one in config.json.
+        clusters: use only the pairs of these clusters, which are numbered from 0. The number -1
+            selects the pairs without a cluster.
+        preload: read all tables into memory on `device`, and make batches there.
+        device: the device of every tensor of a batch. With any device but the CPU, batches must be
+            made in the training process: there can be no workers, and no memory is pinned.
+        sample_mask: add the bool field `sample_mask` [rows], False where the index is `PADDING`.
+            Such a row repeats sample 0, with relevance 0.
 
-    `epoch` is the epoch of indices without one, as in ``dataset[5]``. Raises `InputError` for a
-    split, or clusters, without pairs. Pickles as a path and a few numbers.
+    `epoch` is the epoch of indices that contain none, as in ``dataset[5]``. Raises `InputError` if
+    the split, or the chosen clusters, have no pairs. It pickles as a path and a few numbers.
 
         >>> pairs = open_pairs("pairs").split("train")                       # doctest: +SKIP
         >>> pairs.batch([3, 1])["negative_embs"].shape                # doctest: +SKIP
@@ -113,7 +114,10 @@ class PairDataset(BatchDataset):
         )
 
     def _of_clusters(self, clusters: Ints) -> Ints:
-        """Return the pairs of the split that are in `clusters`, in order."""
+        """Return the pairs of the split that are in `clusters`, as row numbers in stored order.
+
+        Raises `InputError` if there are none.
+        """
         found = []
         for start in range(0, len(self.split), _BLOCK):
             samples = np.arange(start, min(start + _BLOCK, len(self.split)))
@@ -130,12 +134,12 @@ class PairDataset(BatchDataset):
 
     @property
     def device(self) -> torch.device:
-        """Device of the tensors of a batch."""
+        """The device of the tensors of a batch."""
         return self.tables.device
 
     @property
     def definition(self) -> dict[str, Any]:
-        """JSON values that decide, with the content id, what sample `i` is."""
+        """JSON values that, with the content id, determine every sample."""
         schedule = msgspec.json.decode(msgspec.json.encode(self.schedule))  # lists, as states have
         steering = {
             "version": VERSION, "seed": self.seed, "moves": self._draw.moving, **schedule
@@ -147,7 +151,7 @@ class PairDataset(BatchDataset):
 
     @property
     def sample_bytes(self) -> int:
-        """Stored bytes of one pair with all that a batch gathers for it."""
+        """Number of stored bytes that are read for one pair, including its hard negatives."""
         tables = self.tables.arrays
         sizes = {name: prod(a.row_shape) * a.dtype.itemsize for name, a in tables.items()}
         return sum(sizes.values()) + sizes["source_embs"] * self.tables.sizes.negatives
@@ -169,22 +173,25 @@ class PairDataset(BatchDataset):
         return _unpickled, (self.split, options, changes)
 
     def snapshot(self) -> PairDataset:
-        """Return a shallow copy that later calls of `force_steering` and others do not change."""
+        """Return a shallow copy, which later calls of `force_steering` etc. do not change."""
         found = object.__new__(PairDataset)
         found.__dict__.update(self.__dict__)
         return found
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of indices without one; the indices of a loader have theirs."""
+        """Set the epoch of indices that contain no epoch, unlike the indices of a loader.
+
+        Raises `UsageError` unless it is a whole number in 0 .. `MAX_EPOCH`.
+        """
         number = whole_number("epoch", epoch)
         require(number <= MAX_EPOCH, "epoch", f"must be in 0 .. {MAX_EPOCH:,}, got {epoch:,}")
         self.epoch = number
 
     def force_steering(self, name: str | None) -> None:
-        """Serve every pair with the variant `name`; None: with the drawn variants again.
+        """Give every pair the variant `name`, or with None again the variants of the curriculum.
 
-        A pass of a loader that has begun does not change. Raises `UsageError` for a name
-        that is no variant.
+        A pass of a loader that has already begun does not change. Raises `UsageError` if `name` is
+        not a variant.
         """
         if name is not None and name not in VARIANTS:
             raise UsageError(
@@ -194,19 +201,19 @@ class PairDataset(BatchDataset):
         self.version += 1
 
     def reload_negatives(self, given: Given | None) -> None:
-        """Serve other negatives from the next pass on; None: the stored ones.
+        """Use the negatives `given` from the next pass on, or with None the stored ones.
 
-        See `read_negatives` for the accepted values, their checks and the errors that it raises;
-        the previous negatives then stay in use.
+        See `read_negatives` for the accepted values, their checks and the errors that it raises.
+        After an error the previous negatives stay in use.
         """
         self._negatives = None if given is None else read_negatives(given, self.tables)
         self.version += 1
 
     def batch(self, indices: Indices) -> Batch:
-        """Return the pairs at `indices` as one batch; no two tensors share memory.
+        """Return the pairs at `indices` as one batch, whose tensors share no memory.
 
-        Raises `IndexError` for an index outside 0 .. len - 1, `IntegrityError` for stored numbers
-        that no build writes.
+        Raises `IndexError` for an index outside 0 .. len - 1, and `IntegrityError` if a pair holds
+        a number that no build writes.
         """
         samples, epochs = epochs_of(sample_numbers(indices, len(self)), self.epoch)
         real = samples != PADDING if self.sample_mask else None
@@ -243,7 +250,10 @@ class PairDataset(BatchDataset):
         return batch
 
     def _pairs(self, samples: Ints) -> Ints:
-        """Return the number of the pair, its row in the arrays, of each of `samples`."""
+        """Return the row in the arrays of each of `samples`, which is the number of the pair.
+
+        Raises `IndexError` for a sample outside 0 .. len - 1.
+        """
         if self._chosen is None:
             return rows_of(self.split, samples)
         if len(samples):
@@ -251,14 +261,21 @@ class PairDataset(BatchDataset):
         return self._chosen[samples]
 
     def _questions_and_sources(self, pairs: Ints) -> tuple[Ints, Ints]:
-        """Return the numbers of the question and the source of each pair, checked: int64 [k]."""
+        """Return the question and the source of each pair, as two arrays of row numbers: int64 [k].
+
+        Raises `IntegrityError` if a number is not that of an existing row.
+        """
         questions, sources = np.ascontiguousarray(self.tables.numbers("pair_index", pairs).T)
         self.tables.check_pointers("pair_index", pairs, questions, "questions")
         self.tables.check_pointers("pair_index", pairs, sources, "sources")
         return questions, sources
 
     def _hard_negatives(self, pairs: Ints, *, check: bool = False) -> tuple[Ints, Ints]:
-        """Return hard negatives and their tiers, int64 [k, negatives]; `check` checks the tiers."""
+        """Return the hard negatives of `pairs` and their tiers: two int64 arrays [k, negatives].
+
+        Raises `IntegrityError` if a stored negative is not an existing source, or with `check` also
+        if a stored tier is invalid.
+        """
         if self._negatives is not None:  # checked already
             return self._negatives.rows.take(pairs), self._negatives.tiers.take(pairs)
         negatives = self.tables.numbers("hard_negatives", pairs)
@@ -272,15 +289,16 @@ class PairDataset(BatchDataset):
 
     @property
     def tracks(self) -> tuple[NamedArray, ...]:
-        """Arrays that samples are read from, for read-ahead."""
+        """The memory-mapped arrays from which samples are read. Read-ahead uses them."""
         mapped = {array.name: array for array in self.tables.mapped}
         return tuple(mapped[name] for name in (*EMBEDDINGS, *_SCALARS) if name in mapped)
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the starts and stops of the numbers of `samples`, counted over all `tracks`.
+        """Return the ranges that hold the numbers of `samples`, as arrays of starts and stops.
 
-        Reads the numbers of the sources. All steering variants count, as `samples` have no epoch.
-        Raises what `batch` raises.
+        They count numbers over all arrays of `tracks`, concatenated. All steering variants of a
+        pair are included, because `samples` contain no epoch. The question, source and negatives of
+        each pair are read for this. Raises the errors of `batch`.
         """
         pairs = self._pairs(samples[samples != PADDING])
         questions, sources = self._questions_and_sources(pairs)
@@ -289,13 +307,13 @@ class PairDataset(BatchDataset):
         return spans_of(self.tracks, [questions, sources, *steering])
 
     def statistics(self) -> PairStatistics:
-        """Return counts and ranges of the numbers of all pairs, which are read once."""
+        """Return counts and ranges of the values of all pairs. Reads all pairs once."""
         pairs = self._pairs(np.arange(len(self)))
         tiers = None if self._negatives is None else self._negatives.tiers
         return statistics_of(self.tables, pairs, tiers)
 
     def memory(self) -> MemoryReport:
-        """Return the memory that the dataset takes, together with splits that share its arrays."""
+        """Return the memory used by the dataset, including arrays shared with other splits."""
         names = {entry.file for array in self.tables.mapped for entry in array.entry.shards}
         data = self.split.data
         held = self.tables.held_bytes + (self._negatives.held_bytes if self._negatives else 0)
@@ -305,11 +323,11 @@ class PairDataset(BatchDataset):
         )  # fmt: skip
 
     def check_batch(self, batch: Mapping[str, Any], *, rows: int | None = None) -> None:
-        """Check a batch for `validate_first_batch`; see runtime/arrays/batch_checks.py."""
+        """Check a batch for `validate_first_batch`, by the rules of `batch_checks.check_pairs`."""
         check_pairs(batch, self.tables.sizes, rows=rows)
 
     def close(self) -> None:
-        """Drop maps and tables, which splits may share; the next use opens them again."""
+        """Release maps and tables, also for splits that share them; the next use opens them."""
         self.tables.close()
         self.split.data.close()
 
@@ -327,7 +345,10 @@ def _unpickled(split: ArraySplit, options: dict[str, Any], changes: dict[str, An
 
 
 def _cluster_numbers(clusters: Sequence[int], count: int) -> Ints:
-    """Return `clusters` sorted, each once; raise `UsageError` for one outside -1 .. `count` - 1."""
+    """Return `clusters` as a sorted int64 array without duplicates.
+
+    Raises `UsageError` if it is empty, or for a number outside -1 .. `count` - 1.
+    """
     numbers = np.unique([whole_number("clusters", number, -1) for number in clusters])
     require(len(numbers) > 0, "clusters", "names no cluster")
     require(

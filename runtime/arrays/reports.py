@@ -1,7 +1,7 @@
-"""Reports of a dataset of pairs: statistics of its numbers, and the memory it takes.
+"""Reports about a dataset of pairs: statistics of its values, and the memory it uses.
 
-Statistics read everything once, in blocks: a million pairs of 384 numbers are 5 GB of steering
-vectors, a few seconds from memory.
+Statistics read the whole dataset once, in blocks. For a million pairs with 384 dimensions these are
+5 GB of steering vectors, which take a few seconds from memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BLOCK = 1 << 14  # pairs
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spread:
-    """Least, mean and greatest of some numbers."""
+    """The minimum, mean and maximum of some numbers."""
 
     least: float
     mean: float
@@ -35,7 +35,7 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairStatistics:
-    """Statistics of the pairs of one split, or of some of its clusters."""
+    """Statistics of the pairs of one split, or of some clusters of a split."""
 
     pairs: int
     clusters: dict[int, int]
@@ -51,7 +51,7 @@ class PairStatistics:
 
 
 class _Running:
-    """The spread of numbers that are added in blocks."""
+    """Accumulator of the minimum, mean and maximum of numbers that are added in blocks."""
 
     def __init__(self) -> None:
         self._count, self._sum = 0, 0.0
@@ -68,9 +68,9 @@ class _Running:
 
 
 def statistics_of(tables: PairTables, pairs: Ints, tiers: Column | None = None) -> PairStatistics:
-    """Return the statistics of `pairs` (rows of the dataset, at least one).
+    """Return the statistics of `pairs` (at least one row number).
 
-    `tiers` replace the stored ones.
+    The column `tiers`, if given, is used in place of the stored tiers.
     """
     clusters: Counter[int] = Counter()
     counted = np.zeros(len(TIERS) + 1, np.int64)
@@ -103,7 +103,7 @@ def statistics_of(tables: PairTables, pairs: Ints, tiers: Column | None = None) 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryReport:
-    """Memory that a dataset of pairs takes in this process, in bytes."""
+    """Memory that a dataset of pairs uses in this process, in bytes."""
 
     files: int
     """Size of the files that batches are gathered from: address space, not memory."""
@@ -115,9 +115,10 @@ class MemoryReport:
 
 
 def resident_bytes(directory: Path) -> int | None:
-    """Return bytes of the files below `directory` that are mapped and resident in this process.
+    """Return the number of bytes of files below `directory` that this process has in memory maps.
 
-    Costs milliseconds: the kernel counts the pages of every map.
+    Only pages that are in memory now are counted. None if /proc/self/smaps cannot be read. Costs
+    milliseconds, because the kernel counts the pages of every map.
     """
     inside = f"{directory}/".encode()
     total, counts = 0, False

@@ -1,9 +1,9 @@
 """Rows of stored arrays: look-up in a split, checks of their numbers, ranges for read-ahead.
 
-If a file was changed after the build, a batch of the changed rows raises an `IntegrityError` with
-file, row and value. Row numbers are compared with the number of rows (-1 would serve the last row),
-other numbers with the rules of `dataprep verify`, except vector length and repetition, which cost
-more.
+If a file was changed after the build, a batch that contains a changed row raises an
+`IntegrityError` that names the file, the row and the value. Row numbers are compared with the
+number of rows, because -1 would select the last row. Other numbers are checked with the rules of
+`dataprep verify`, except those of vector lengths and repeated values, which cost more.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REMEDY = "Restore this file or build again; `dataprep verify` lists every such 
 
 
 class ValueRules:
-    """The rules that numbers of one array are checked with when they are served."""
+    """The rules that the numbers of one array must follow when a batch is made from them."""
 
     def __init__(self, manifest: ArrayManifest, array: NamedArray) -> None:
         self._array = array
@@ -47,7 +47,7 @@ class ValueRules:
         self._flags = array.dtype == np.bool_
 
     def check(self, rows: Ints | range, values: npt.NDArray[Any]) -> None:
-        """Raise `IntegrityError` if `values`, the rows `rows` of the array, break a rule."""
+        """Raise `IntegrityError` if `values` (the content of the rows `rows`) break a rule."""
         if values.size == 0:
             return
         block = values.reshape(-1, self._width)
@@ -67,8 +67,8 @@ class ValueRules:
 def rows_of(split: ArraySplit, samples: Ints) -> Ints:
     """Return the row in the arrays of each of `samples` of a split: int64 [k].
 
-    Raises `IndexError` for a sample outside of the split, and `IntegrityError` if the index of the
-    split names a row that does not exist.
+    Raises `IndexError` for a sample outside the split, and `IntegrityError` if the split's index
+    file names a row that does not exist.
     """
     rows = split.rows(samples)
     limit = split.data.manifest.rows
@@ -85,8 +85,8 @@ def check_pointers(
 ) -> None:
     """Raise `IntegrityError` unless all `values` [k, ...] are in 0 .. `limit` - 1.
 
-    `values` are the rows `rows` [k] of `array`, or a column of these. The error says that there are
-    `limit` of what `of` names.
+    The values come from the rows `rows` [k] of `array`, or from one column of them. The error
+    message contains `limit` and `of`, a word such as "sources" for the objects that are numbered.
     """
     if outside(values, limit):
         wrong = (values < 0) | (values >= limit)
@@ -96,7 +96,7 @@ def check_pointers(
 
 
 def check_offsets(array: NamedArray, offsets: Ints, total: int) -> None:
-    """Raise `IntegrityError` unless `offsets`, the whole of `array`, ascend from 0 to `total`."""
+    """Raise `IntegrityError` unless `offsets` (all of `array`) ascend from 0 to `total`."""
     falls = np.flatnonzero(np.diff(offsets) < 0) + 1
     if offsets[0] != 0:
         at = 0
@@ -114,12 +114,12 @@ def check_offsets(array: NamedArray, offsets: Ints, total: int) -> None:
 
 
 def outside(values: Ints, limit: int) -> bool:
-    """Return whether any number is outside 0 .. `limit` - 1."""
+    """Return whether any of `values` is outside 0 .. `limit` - 1."""
     return values.size > 0 and unsigned_max(values) >= limit
 
 
 def no_such_row(file: str, *, row: int, value: int, limit: int, of: str) -> IntegrityError:
-    """Return the error for a row number `value` in `file` that is outside 0 .. `limit` - 1."""
+    """Return the error for row `row` of `file`, whose `value` is outside 0 .. `limit` - 1."""
     return IntegrityError(
         f"row {row:,} holds {value:,}, but there are {limit:,} {of}, numbered from 0",
         where=file, code="E_REFERENCE", remedy=_REMEDY,
@@ -127,7 +127,7 @@ def no_such_row(file: str, *, row: int, value: int, limit: int, of: str) -> Inte
 
 
 def _file_of(array: NamedArray, row: int) -> tuple[str, int]:
-    """Return the file of the shard that has row `row` of `array`, and its number in the shard."""
+    """Return the shard file that contains row `row` of `array`, and the row's number in it."""
     for shard in array.entry.shards:
         if row < shard.rows:
             return shard.file, row
@@ -136,9 +136,9 @@ def _file_of(array: NamedArray, row: int) -> tuple[str, int]:
 
 
 def spans_of(tracks: Sequence[NamedArray], rows: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Return the starts and stops of the rows `rows[k]` of each `tracks[k]`.
+    """Return the ranges that hold the rows `rows[k]` of each `tracks[k]`: starts and stops.
 
-    They count numbers, from the first of the first track to the last of the last one.
+    They count numbers in all tracks, as if the tracks were concatenated.
     """
     starts, stops, base = [], [], 0
     for track, chosen in zip(tracks, rows, strict=True):

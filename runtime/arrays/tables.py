@@ -1,10 +1,10 @@
-"""The arrays of a dataset of pairs, in mapped files or in memory, for gathering batches.
+"""The arrays of a dataset of pairs, in mapped files or in memory, from which batches are made.
 
-Embeddings are gathered as float32 tensors on the device of the tables, other numbers as NumPy
-arrays on the host; row numbers are checked before they are followed. Without `preload`, rows are
-gathered from the files and nothing is held in memory. With it, all arrays are read and checked
-once, and the embeddings are held on the device. Arrays of other numbers, up to 64 MiB together, are
-checked when the dataset is opened, embeddings when a row is first gathered.
+Embeddings are returned as float32 tensors on the device of the tables, other numbers as NumPy
+arrays on the host. Row numbers are checked before they are used. Without `preload`, rows are read
+from the files and no array is held in memory. With it, all arrays are read and checked once, and
+the embeddings are held on the device. Arrays of other numbers are checked when the dataset is
+opened, if they have at most 64 MiB together. Embeddings are checked when a row is first read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ _CHECKED_AT_OPENING = 64 << 20  # bytes of all small numbers together
 
 
 def device_of(device: str | torch.device | None) -> torch.device:
-    """Return `device` as a `torch.device`, for None the CPU; raise `UsageError` for an invalid one.
+    """Return `device` as a `torch.device`; None means the CPU.
+
+    Raises `UsageError` for an invalid device.
 
     >>> device_of(None), device_of("cuda:1")
     (device(type='cpu'), device(type='cuda', index=1))
@@ -59,18 +61,18 @@ def device_of(device: str | torch.device | None) -> torch.device:
 
 
 class Column(Protocol):
-    """An array with numbers for every pair."""
+    """An array with a row of numbers for every pair."""
 
     def take(self, rows: Ints) -> npt.NDArray[Any]:
-        """Return the numbers of the pairs `rows` [k]: an owned array [k, ...]."""
+        """Return the numbers of the pairs `rows` [k] as a new array [k, ...]."""
         ...
 
 
 class PairTables:
-    """The arrays that batches of pairs are gathered from. Thread-safe; not pickled with datasets.
+    """The arrays from which batches of pairs are made.
 
-    Rows that are asked for must exist. A number that no build writes raises `IntegrityError`: when
-    it is gathered, or for an array held in memory when that is read.
+    Thread-safe, and not pickled with datasets. Row numbers passed to its methods must exist. A
+    number that no build writes raises `IntegrityError` when it is read.
     """
 
     def __init__(self, data: ArrayData, *, preload: bool, device: torch.device) -> None:
@@ -103,7 +105,10 @@ class PairTables:
         check_offsets(offsets, offsets.read(0, offsets.rows), self.sizes.mentions)
 
     def load(self) -> None:
-        """Read into memory, and check, the arrays that are not there yet."""
+        """Read into memory, and check, all arrays that are not in memory yet.
+
+        Raises `IntegrityError` for a number that no build writes.
+        """
         for name in EMBEDDINGS:
             if name not in self._vectors:
                 self._vectors[name] = self._read_vectors(name)
@@ -115,7 +120,10 @@ class PairTables:
                 self._numbers[name] = found
 
     def _read_vectors(self, name: str) -> torch.Tensor:
-        """Return a whole array on the device, with at most one more block of it in memory."""
+        """Return all rows of the array `name` as a tensor on the device, after checking them.
+
+        Apart from the tensor, at most one block of the array is in memory.
+        """
         array = self.arrays[name]
         kind = torch.from_numpy(np.empty(0, array.dtype)).dtype
         table = torch.empty((array.rows, *array.row_shape), dtype=kind, device=self.device)
@@ -126,7 +134,7 @@ class PairTables:
         return table
 
     def check(self, name: str, rows: Ints | range, found: npt.NDArray[Any]) -> None:
-        """Raise `IntegrityError` if `found`, the rows `rows` of array `name`, break a rule."""
+        """Raise `IntegrityError` if `found` (the rows `rows` of array `name`) breaks a rule."""
         if name in _POINTERS:
             columns = found.T if name == "pair_index" else (found,)
             for values, of in zip(columns, _POINTERS[name], strict=True):
@@ -135,15 +143,18 @@ class PairTables:
             self._rules[name].check(rows, found)
 
     def check_pointers(self, name: str, rows: Ints | range, values: Ints, of: str) -> None:
-        """Raise `IntegrityError` unless `values`, of the rows `rows` of array `name`, are valid.
+        """Raise `IntegrityError` unless `values`, from the rows `rows` of array `name`, are valid.
 
-        They are numbers of what `of` names, a field of `PairSizes` that counts it.
+        They must be numbers from 0 up to, not including, the field `of` of `PairSizes`.
         """
         limit = getattr(self.sizes, of)
         check_pointers(self.data.array(name), rows, values, limit=limit, of=of)
 
     def vectors(self, name: str, rows: Ints) -> torch.Tensor:
-        """Return rows of the embeddings `name`: owned float32 [len(rows), dim] on the device."""
+        """Return the rows `rows` of the embeddings `name`: a new float32 tensor [len(rows), dim].
+
+        The tensor is on the device of the tables.
+        """
         if not self.preload:
             found = self._sound_vectors(name, rows)
             return torch.from_numpy(found).to(self.device, torch.float32)
@@ -152,7 +163,10 @@ class PairTables:
         return self._vectors[name].index_select(0, torch.from_numpy(rows).to(self.device)).float()
 
     def _sound_vectors(self, name: str, rows: Ints) -> npt.NDArray[Any]:
-        """Return rows of the embeddings `name` as they are stored, each checked once."""
+        """Return the rows `rows` of the embeddings `name` as they are stored.
+
+        Each row is checked the first time it is read. Raises `IntegrityError` if it is invalid.
+        """
         found = self.arrays[name].take_known(rows)
         sound = self._sound_rows[name]
         if not sound[rows].all():
@@ -161,16 +175,20 @@ class PairTables:
         return found
 
     def are_sound(self, pairs: Ints) -> bool:
-        """Return whether all numbers of `pairs`, but for embeddings, have been checked."""
+        """Return whether all numbers of `pairs`, except their embeddings, have been checked."""
         return self._sound_pairs is None or bool(self._sound_pairs[pairs].all())
 
     def note_sound(self, pairs: Ints) -> None:
-        """Record that all numbers of `pairs`, but for embeddings, have been checked."""
+        """Record that all numbers of `pairs`, except their embeddings, have been checked."""
         if self._sound_pairs is not None:
             self._sound_pairs[pairs] = True
 
     def numbers(self, name: str, rows: Ints, *, check: bool = False) -> npt.NDArray[Any]:
-        """Return rows of the numbers `name`: an owned array [len(rows), ...]."""
+        """Return the rows `rows` of the number array `name`: a new array [len(rows), ...].
+
+        With `check`, rows that are read from a file are checked; invalid ones raise
+        `IntegrityError`.
+        """
         if not self.preload:
             stored = self.arrays[name].take_known(rows)
             if check:
@@ -182,7 +200,10 @@ class PairTables:
         return found
 
     def steering(self, pairs: Ints, variants: Ints) -> torch.Tensor:
-        """Return the vector of variant `variants[k]` of each of `pairs`: owned float32 [k, dim]."""
+        """Return the steering vector `variants[k]` of each pair `pairs[k]`: new float32 [k, dim].
+
+        The vectors of variant 0 are zeros.
+        """
         if not self.preload:
             return torch.from_numpy(self._gathered_steering(pairs, variants)).to(self.device)
         steering = torch.zeros((len(pairs), self.sizes.dim), device=self.device)
@@ -199,23 +220,23 @@ class PairTables:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the arrays held in memory, on the device or the host."""
+        """Number of bytes of the arrays held in memory, on the device or the host."""
         vectors = sum(table.nbytes for table in self._vectors.values())
         return vectors + sum(table.nbytes for table in self._numbers.values())
 
     @property
     def mapped(self) -> tuple[NamedArray, ...]:
-        """The arrays whose rows are gathered from files."""
+        """The arrays whose rows are read from files."""
         return () if self.preload else tuple(self.arrays.values())
 
     def close(self) -> None:
-        """Release the arrays in memory; the next use reads them again."""
+        """Release the arrays in memory. The next use reads them again."""
         self._vectors.clear()
         self._numbers.clear()
 
 
 def _of_variants(variants: Ints) -> Iterator[tuple[str, Ints]]:
-    """Yield, for each variant in `variants` but zero, the name of its array and where it occurs."""
+    """Yield, for each variant in `variants` except 0, the name of its array and its indices."""
     for variant, name in enumerate(VARIANT_ARRAYS):
         if name is not None:
             rows = (variants == variant).nonzero()[0]

@@ -1,1 +1,1 @@
-"""Order: which sample stands at which position, as pure functions without state."""
+"""Orders of samples: pure functions that map positions of an epoch to samples."""

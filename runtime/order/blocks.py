@@ -1,46 +1,47 @@
 """An order for data larger than the page cache: samples shuffled within windows of blocks.
 
-The samples are cut into blocks of `block` consecutive ones (the last may be shorter). Every epoch
-deals the blocks to windows of at most `window` blocks, and permutes the samples inside each window.
-Like the full shuffle it is a pure function in O(1) memory, with an inverse.
+The samples are cut into blocks of `block` consecutive samples (the last block may be shorter). In
+every epoch the blocks are distributed at random over windows of at most `window` blocks, and the
+samples are permuted inside each window. Like the full shuffle, the order is a pure function that
+needs O(1) memory and has an inverse.
 
-The deal. Of B blocks there are V = ceil(B / window) windows and S = ceil(B / V) strata. The blocks
-are numbered cyclically: block b has the number (b + offset) mod B, and stratum j has the numbers
-j * V .. (j + 1) * V - 1, the last stratum those that are left: L of them, 1 to V. Each stratum
-gives one block to each window, in a random order of its own; the last one to the windows
-0 .. L - 1. So these windows have S blocks and the others S - 1. With the keys of the purposes
-"PURPOSE/blocks" and "PURPOSE/inside blocks":
+The distribution. For B blocks there are V = ceil(B / window) windows and S = ceil(B / V) strata.
+The blocks are numbered cyclically: block b has the number (b + offset) mod B. Stratum j has the
+numbers j * V .. (j + 1) * V - 1. The last stratum has the remaining L numbers, where L is 1 to V.
+Each stratum gives one block to each window, in a random order of its own. The last stratum gives
+its blocks to the windows 0 .. L - 1. So these windows have S blocks, and all later windows have
+S - 1. With the keys of the purposes "PURPOSE/blocks" and "PURPOSE/inside blocks":
 
     offset = permute(0; n=B, blocks key, stream 0)
     the block of stratum j in window w has the number
         j * V + permute(w; n=V, or L for the last stratum, blocks key, stream j + 1)
     the samples of window w are those of its blocks, strata in order, each block in stored order
-    position i of window w serves the one of these with the number
+    position i of window w has the sample whose number in this list is
         permute(i; n=samples of the window, inside key, stream w)
 
-The windows follow one another; the short last block counts as many positions as it has samples.
+The windows follow one another. The short last block takes as many positions as it has samples.
 
-Mixing: of the V blocks of a stratum each window has one. So a source that is stored in one piece
-and has a share p of the blocks has p * S blocks in every window, give or take one at either end of
-the piece, and one for the last stratum where it is shorter than the others. Where p * S is 2 or
-more, nearly every window has one of its blocks (benchmarks/shares.py measures it). The offset moves
-the strata from epoch to epoch, and gives every block the same chance to be in the last one.
+Mixing: each window has one of the V blocks of a stratum. Suppose that a source is stored as one
+contiguous piece and makes up a fraction p of the blocks. Then every window has p * S of its blocks.
+The number can be off by one at each end of the piece, and by one more if the last stratum is short.
+Where p * S is 2 or more, nearly every window has a block of the source (benchmarks/shares.py
+measures it). The offset moves the strata from epoch to epoch, and gives every block the same chance
+to be in the last stratum.
 
-Locality: to serve a window's positions, at most `window` blocks are read, each a contiguous piece
-of the file, and no other; every page is wanted within one window and then not again in the epoch.
-So what must fit in the page cache is two windows (one served, one read ahead), whatever the
-dataset's size.
+Locality: to read the samples of a window, at most `window` blocks are read, each a contiguous piece
+of the file. Every page is needed in one window and not again in the epoch. So the page cache must
+hold two windows (the current one and the one being read ahead), for a dataset of any size.
 
-Shuffling: in one epoch a sample stands at every position of its window with equal chance, and
-nowhere else. Over all seeds it stands at every position of the epoch with equal chance, if all
-blocks are whole. If the last block is short, so is its window: chances differ near the ends of
-windows, and the samples of that block never stand at some positions. In a global batch of G
-samples, about G**2 / (2 * window) pairs come from the same block (full shuffle: G**2 * block / (2 *
-n)): with the default window of 256 blocks, 2 pairs in a batch of 32 and 512 in one of 512. Two
-samples of a block lie within a window's length of each other in every epoch; the other blocks of
-the window are different ones in each. If the data fits the page cache, prefer `Shuffled`.
+Shuffling: in one epoch a sample has the same chance to be at any position of its window, and is
+never outside the window. Over all seeds it has the same chance to be at any position of the epoch,
+if all blocks are full. If the last block is short, its window is short, too. Then the chances
+differ near the ends of windows, and the samples of that block never come at some positions. In a
+global batch of G samples, about G**2 / (2 * window) pairs come from the same block (full shuffle:
+G**2 * block / (2 * n)). With the default window of 256 blocks these are 2 pairs in a batch of 32
+and 512 in a batch of 512. Two samples of a block are less than one window apart in every epoch, but
+the other blocks of their window change. If the data fits in the page cache, prefer `Shuffled`.
 
-Costs three times a full shuffle, in either direction: about 70 ns a position.
+Costs three times as much as a full shuffle, in either direction: about 70 ns a position.
 """
 
 from __future__ import annotations
@@ -65,12 +66,13 @@ _KEPT = 128  # cached plans, and cached windows: a mixture uses those of its sou
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Blocks:
-    """The order that deals blocks to windows in every epoch and shuffles within each window.
+    """An order that shuffles samples within windows of blocks, with new windows in every epoch.
 
-    `block` is in samples, `window` in blocks; a run can resume only with the same. Windows have at
-    most `window` blocks, and their numbers differ by at most one. The defaults suit samples of 4
-    KiB (2,048 tokens of 2 bytes): blocks of 4 MiB, windows of 1 GiB. `block_sizes` gives the
-    numbers for others. A window that holds all blocks is a full shuffle.
+    `block` is a number of samples, `window` a number of blocks. A run can resume only with the same
+    values of both. Windows have at most `window` blocks, and the numbers of blocks in two windows
+    differ by at most one. The defaults suit samples of 4 KiB (2,048 tokens of 2 bytes): they make
+    blocks of 4 MiB and windows of 1 GiB. For other sample sizes `block_sizes` computes both
+    numbers. If one window holds all blocks, the order is a full shuffle.
 
     >>> order = Blocks(content_id="build", seed=0, purpose="train", block=3, window=2)
     >>> found = order.samples(np.arange(10), 10, epoch=0)
@@ -90,7 +92,7 @@ class Blocks:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """JSON values that decide the order, with the content id."""
+        """JSON values that, together with the content id, determine the order."""
         return {
             "kind": "blocks", "seed": self.seed, "purpose": self.purpose, "block": self.block,
             "window": self.window,
@@ -102,10 +104,10 @@ class Blocks:
                 raise UsageError(f"must be from 1 to 2**48, got {value}", where=name)
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """Return the sample at each of `positions`, int64 of the same shape; a bijection of
-        range(n).
+        """Return the sample at each of `positions`: int64 of the same shape.
 
-        Raises `IndexError` for a position outside 0 .. n - 1.
+        The function is a bijection of range(n). Raises `IndexError` for a position outside 0 .. n -
+        1.
         """
         _check(positions, n, "position")
         if n == 0:
@@ -130,7 +132,8 @@ class Blocks:
         return starts + plan.within(inside - starts, stops - starts, windows, back=True)
 
     def window_end(self, position: int, n: int, epoch: int) -> int:
-        """Return the position after the last one of the window that holds `position`.
+        """Return the end of the window that contains `position`: the position after its last one.
+        Raise `IndexError` for a position outside 0 .. n - 1.
 
         >>> order = Blocks(content_id="build", seed=0, purpose="train", block=3, window=2)
         >>> order.window_end(0, 12, epoch=0)
@@ -143,10 +146,10 @@ class Blocks:
 
 
 def block_sizes(sample_bytes: int) -> tuple[int, int]:
-    """Return `block` and `window` of `Blocks` for samples of `sample_bytes` on disk.
+    """Return `block` and `window` of `Blocks` for samples that each take `sample_bytes` on disk.
 
-    Blocks have 4 MiB or a little less, which any storage reads at nearly its full speed. Windows
-    have 1 GiB, and at least 64 blocks, so that the samples of a batch are from many blocks.
+    Blocks have 4 MiB or a little less, which any storage reads at nearly full speed. Windows have
+    about 1 GiB, and at least 64 blocks, so that a batch has samples from many blocks.
 
     >>> block_sizes(4096), block_sizes(2 << 20)
     ((1024, 256), (2, 256))
@@ -158,12 +161,13 @@ def block_sizes(sample_bytes: int) -> tuple[int, int]:
 
 
 class _Plan(NamedTuple):
-    """The arithmetic of one epoch.
+    """The arithmetic of a `Blocks` order in one epoch.
 
-    The dealt blocks are laid out window after window. The **place** of a block is its number in
-    this layout; the **row** of a sample is its number there, counted as if all blocks were whole.
-    The rows that the short block lacks are the **hole**. Without them, rows are positions before
-    the permutation inside each window; `rows_at` and `positions_of` convert between the two.
+    In the layout of an epoch, the blocks of the first window come first, then those of the second,
+    and so on. The **place** of a block is its number in this layout. The **row** of a sample is its
+    number in the layout, counted as if all blocks were full. The **hole** is the range of rows that
+    the short block lacks. Without the hole, rows are the positions before the permutation inside
+    each window; `rows_at` and `positions_of` convert between rows and positions.
     """
 
     n: int
@@ -179,19 +183,19 @@ class _Plan(NamedTuple):
     inside_key: OrderKey
 
     def rows_at(self, positions: Positions) -> Positions:
-        """Return the rows of `positions`: those behind the hole are moved by its size."""
+        """Return the row at each of `positions`: the hole moves later positions by its size."""
         return positions + self.missing * (positions >= self.hole)
 
     def positions_of(self, rows: Positions) -> Positions:
-        """Return the positions of `rows`, none of which lies inside the hole."""
+        """Return the position of each of `rows`. None of the rows may lie inside the hole."""
         return rows - self.missing * (rows > self.hole)
 
     def first(self, windows: Positions) -> Positions:
-        """Return the first place of each window."""
+        """Return the place of the first block of each window."""
         return windows * (self.strata - 1) + np.minimum(windows, self.long)
 
     def window(self, places: Positions) -> Positions:
-        """Return the window of each place."""
+        """Return the number of the window in which each place lies."""
         beyond = places - self.long * self.strata
         shorter = self.long + beyond // max(1, self.strata - 1)
         return np.where(beyond < 0, places // self.strata, shorter)
@@ -204,10 +208,10 @@ class _Plan(NamedTuple):
     def within(
         self, inside: Positions, sizes: Positions, windows: Positions, *, back: bool = False
     ) -> Positions:
-        """Return `inside`, numbers of samples within their windows, permuted in each window.
+        """Return the numbers `inside` (of samples within their windows), permuted in each window.
 
-        `sizes` are the samples of each window, at most four different numbers; `back` applies the
-        inverse.
+        The array `sizes` has the number of samples in each window; at most four of its values are
+        different. With `back`, the inverse permutation is applied.
         """
         move = unpermute if back else permute
         if inside.size and (size := int(sizes.min())) == sizes.max():
@@ -219,7 +223,10 @@ class _Plan(NamedTuple):
         return out
 
     def blocks_at(self, places: Positions) -> Positions:
-        """Return the block at each place; blocks of one or two windows come from a cache."""
+        """Return the block at each place.
+
+        If the places lie in one window or two adjacent windows, the blocks come from a cache.
+        """
         if not places.size:
             return places
         low, high = self.window(np.array([places.min(), places.max()])).tolist()
@@ -245,8 +252,9 @@ class _Plan(NamedTuple):
         return windows, self.first(windows) + strata
 
     def _deal(self, numbers: Positions, strata: Positions, *, back: bool = False) -> Positions:
-        """Return the block of a stratum that each window gets, or with `back` the window of each
-        block.
+        """Return the position within its stratum of the block that each window gets.
+
+        With `back`, return the window that gets each of these blocks.
         """
         move, streams = unpermute if back else permute, strata + 1
         if self.long == self.windows:

@@ -1,18 +1,18 @@
-"""Length bucketing: samples of similar length stand together, so batches need little padding.
+"""Length bucketing: samples of similar length come together, so batches need little padding.
 
-It is only an order: ranks, workers, resuming in mid-epoch, skip lists and digests work with it as
-with every other order.
+It is only an order, so ranks, workers, resuming in mid-epoch, skip lists and digests work as with
+every other order.
 
-The samples of an order (a full shuffle, usually) are taken `pool` at a time, sorted by length, cut
-into blocks of one global batch, and the blocks permuted. Every epoch has new pools, so new batches.
-The rows of a batch are alike in length, as intended, and so their lengths are not independent; the
-batches of a pool come in random order. Samples at the end of an epoch that do not fill a global
-batch stay in the order of the underlying order, so that ``"drop"`` leaves out random samples and
-not the longest.
+The samples of an underlying order (usually a full shuffle) are divided into pools of `pool`
+samples. Each pool is sorted by length and cut into blocks of one global batch, and its blocks are
+permuted. Every epoch has new pools, and so new batches. The batches of a pool come in random order,
+but the rows within a batch have similar lengths, so those lengths are not independent. The samples
+at the end of an epoch that do not fill a global batch stay in the underlying order, so that
+``"drop"`` leaves out random samples and not the longest.
 
 On 7,437 technical documents cut at 2,048 tokens, in batches of 32, 59% of the ids are padding; in
-pools of 1,024 documents 3.9%, of 8,192 0.5%. Looking up and sorting lengths costs 0.2 us a sample,
-once an epoch, and the memory of two pools.
+pools of 1,024 documents 3.9%, of 8,192 0.5%. Looking up and sorting lengths costs 0.2 us a sample
+once an epoch, and needs the memory of two pools.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _KEPT = 2  # pools: the positions that a sampler orders at once may lie in two
 
 
 class PoolCache:
-    """Cache of the last few pools that were arranged, by (number, n, epoch)."""
+    """Cache of the last few pools that were sorted into batches, by (pool number, n, epoch)."""
 
     def __init__(self) -> None:
         self._pools: dict[tuple[int, ...], Any] = {}
 
     def get(self, name: tuple[int, ...], make: Callable[[], Any]) -> Any:
-        """Return the cached value of this name, made by `make` the first time."""
+        """Return the cached value for `name`. If none is cached, cache the result of `make`."""
         found = self._pools.get(name)
         if found is None:
             found = make()
@@ -55,11 +55,11 @@ class PoolCache:
 
 @dataclass(frozen=True, kw_only=True)
 class Bucketed:
-    """`order`, rearranged into blocks of `batch` samples of similar length.
+    """The samples of `order`, rearranged into blocks of `batch` samples of similar length.
 
-    `batch` is the global batch: batch_size x dp_size. `pool` is rounded up to whole batches. Both
-    are part of the order: a run can resume only with the same. `content_id`, `seed` and `purpose`
-    are those of `order`; the order of the blocks is a function of them, too.
+    `batch` is the global batch: batch_size x dp_size. `pool` is rounded up to whole batches. A run
+    can resume only with the same values of both. `content_id`, `seed` and `purpose` are those of
+    `order`; they also determine the order of the blocks.
 
     >>> from dataprep.runtime.order.lengths import KnownLengths
     >>> from dataprep.runtime.order.permutation import Sequential
@@ -86,11 +86,14 @@ class Bucketed:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """JSON values that decide this order, besides those of the underlying order."""
+        """JSON values that, together with those of the underlying order, determine this order."""
         return {"bucket": self.batch, "pool": self.pool, "lengths": self.lengths.identity}
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """Return the sample at each of `positions`: a bijection of range(n)."""
+        """Return the sample at each of `positions`: int64 of the same shape.
+
+        The function is a bijection of range(n).
+        """
         flat = positions.reshape(-1)
         out = np.empty_like(flat)
         tail = flat >= n - n % self.batch
@@ -100,7 +103,10 @@ class Bucketed:
         return out.reshape(positions.shape)
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """Return the position of each of `samples`; arranges every pool that holds one."""
+        """Return the position of each of `samples`: the inverse of the method `samples`.
+
+        Every pool that contains one of the samples is sorted, unless it is in the cache.
+        """
         out = self.order.positions(samples.reshape(-1), n, epoch)
         for number, some in _by_pool(out.copy(), out < n - n % self.batch, self.pool):
             arranged = self._arranged(number, n, epoch)
@@ -115,7 +121,7 @@ class Bucketed:
         return found
 
     def _arrange(self, number: int, n: int, epoch: int) -> Positions:
-        """Return the samples of a pool, block after block."""
+        """Return the samples of the pool `number`, sorted into blocks in random order."""
         start = number * self.pool
         stop = min(start + self.pool, n - n % self.batch)
         samples = self.order.samples(np.arange(start, stop, dtype=np.int64), n, epoch)
@@ -132,7 +138,10 @@ class Bucketed:
 def _by_pool(
     positions: Positions, inside: npt.NDArray[np.bool_], pool: int
 ) -> list[tuple[int, Positions]]:
-    """Return the pools that hold some of `positions`, and the indices of those in each."""
+    """Return the pools in which `positions` lie, each with the indices of its positions.
+
+    Only positions where `inside` is True count. A pool is given by its number.
+    """
     places = np.flatnonzero(inside)
     numbers = positions[places] // pool
     if not len(numbers):

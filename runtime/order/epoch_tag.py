@@ -1,12 +1,13 @@
-"""Epoch inside the index of a sample, for datasets whose samples vary by epoch.
+"""Epoch as a part of the sample index, for datasets whose samples vary by epoch.
 
-Worker processes that stay alive, and threads that work ahead, need the epoch of each sample they
-make. An attribute of the dataset would be stale in a worker process, and change too early for a
-thread. So the index of a sample of such a dataset is ``sample + (epoch + 1 << 40)``. An index below
-2**40 has no epoch; the dataset then uses its own `epoch`.
+Worker processes that stay alive, and threads that prepare samples ahead of time, need the epoch of
+each sample. An attribute of the dataset would be out of date in a worker process, and would change
+too early for a thread. So the index of a sample of such a dataset is
+``sample + (epoch + 1 << 40)``. An index below 2**40 contains no epoch; the dataset then uses its
+own attribute `epoch`.
 
-For a user's dataset that is `tagged` the batch sampler adds the epoch, so that a stock DataLoader
-works, too; for other datasets the loader adds it.
+For a user's dataset with the attribute `tagged`, the batch sampler adds the epoch, so that it also
+works with a plain DataLoader. For other datasets the loader adds the epoch.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ MAX_EPOCH = (1 << 22) - 2
 
 
 def with_epoch(samples: Positions, epoch: int) -> Positions:
-    """Return the indices of `samples` in `epoch`: int64 of the same shape; `PADDING` stays.
+    """Return the indices of `samples` in `epoch`: int64 of the same shape.
 
-    Raises `UsageError` for an epoch over `MAX_EPOCH`.
+    `PADDING` is not changed. Raises `UsageError` for an epoch outside 0 .. `MAX_EPOCH`.
 
     >>> with_epoch(np.array([5, PADDING]), 2).tolist() == [5 + (3 << 40), PADDING]
     True
@@ -42,7 +43,9 @@ def with_epoch(samples: Positions, epoch: int) -> Positions:
 
 
 def epochs_of(indices: Positions, epoch: int) -> tuple[Positions, Positions]:
-    """Return the sample and the epoch of each of `indices`; `epoch` for indices without one.
+    """Return two int64 arrays: the sample and the epoch of each of `indices`.
+
+    The epoch of an index that contains none is the argument `epoch`.
 
     >>> epochs_of(np.array([5 + (3 << 40), 7]), epoch=9)
     (array([5, 7]), array([2, 9]))

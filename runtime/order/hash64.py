@@ -1,7 +1,7 @@
-"""The finaliser of SplitMix64: 64 bits in, 64 well-mixed bits out, a bijection.
+"""The finaliser of SplitMix64: a bijection from 64 bits to 64 well-mixed bits.
 
 Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014. Orders and states
-of runs depend on it: it must never change.
+of runs depend on this function, so it must never change.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def finalise(words: Words) -> Words:
-    """Return the finalised hash of each word, a new array; about 3 ns a word.
+    """Return the hash of each word as a new uint64 array. Costs about 3 ns a word.
 
     >>> hex(int(finalise(np.array([GOLDEN], np.uint64))[0]))
     '0xe220a8397b1dcdaf'

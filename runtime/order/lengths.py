@@ -1,7 +1,7 @@
 """Lengths of samples in tokens, for length buckets and token budgets.
 
-They are looked up for some thousand samples at a time, never for all. Lengths of the documents of a
-dataprep dataset are differences of its stored offsets; any other dataset has to be read once.
+They are looked up for some thousand samples at a time, never for all. For documents of a dataprep
+dataset a length is the difference of two stored offsets. Any other dataset has to be read once.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Lengths(Protocol):
 
     @property
     def identity(self) -> str:
-        """String that a state holds to recognize the lengths: other lengths make other batches."""
+        """String by which a saved state recognizes the lengths, which decide the batches."""
         ...
 
 
 class KnownLengths:
-    """Lengths in memory, one for each sample.
+    """Lengths held in memory, one for each sample.
 
-    Raises `UsageError` unless `lengths` are a one-dimensional array of whole numbers from 0 on.
+    Raises `UsageError` unless `lengths` is a one-dimensional array of non-negative whole numbers.
 
     >>> KnownLengths([3, 1, 2]).of(np.array([2, 0])).tolist()
     [2, 3]
@@ -66,21 +66,21 @@ class KnownLengths:
         return len(self._lengths)
 
     def of(self, samples: Positions) -> Positions:
-        """Return the lengths of these samples."""
+        """Return the lengths of `samples`: int64 of the same shape."""
         return self._lengths[samples]
 
     @property
     def identity(self) -> str:
-        """The BLAKE2b of all lengths, in hex; of more than 2**26 lengths only their number."""
+        """The BLAKE2b digest of all lengths, in hex; for more than 2**26, only their number."""
         if len(self) > _HASH_LIMIT:
             return f"{len(self)} lengths"
         return hashlib.blake2b(self._lengths.astype("<i8").data, digest_size=16).hexdigest()
 
 
 class SpanLengths:
-    """Lengths of samples that are ranges of a split's tokens, as those of `DocumentDataset`.
+    """Lengths of samples that are ranges of a split's tokens, as in `DocumentDataset`.
 
-    For samples of several ranges, `samples` has a method `lengths_of`.
+    A dataset whose samples consist of several ranges must have a method `lengths_of`.
     """
 
     def __init__(self, samples: Any) -> None:
@@ -90,7 +90,7 @@ class SpanLengths:
         return len(self._samples)
 
     def of(self, samples: Positions) -> Positions:
-        """Return the lengths of these samples; reads stored offsets."""
+        """Return the lengths of `samples`: int64 of the same shape. Reads the stored offsets."""
         if hasattr(self._samples, "lengths_of"):
             own: Positions = self._samples.lengths_of(samples.reshape(-1)).reshape(samples.shape)
             return own
@@ -100,12 +100,12 @@ class SpanLengths:
 
     @property
     def identity(self) -> str:
-        """``"spans"``: the lengths follow from the content id, which the state holds anyway."""
+        """``"spans"``: the content id, which the state has as well, determines the lengths."""
         return "spans"
 
 
 class PartLengths:
-    """Lengths of the samples of a part of a dataset, taken from those of the whole dataset."""
+    """Lengths of the samples in a part of a dataset, looked up among those of the whole."""
 
     def __init__(self, part: Any, whole: Lengths) -> None:
         self._part, self._whole = part, whole
@@ -114,21 +114,22 @@ class PartLengths:
         return len(self._part)
 
     def of(self, samples: Positions) -> Positions:
-        """Return the lengths of these samples of the part."""
+        """Return the lengths of `samples` (numbers within the part): int64 of the same shape."""
         return self._whole.of(self._part.numbers(samples))
 
     @property
     def identity(self) -> str:
-        """The identity of the lengths of the whole; the state names the part separately."""
+        """The identity of the lengths of the whole dataset. The state names the part separately."""
         return self._whole.identity
 
 
 def lengths_for(dataset: Any, lengths: Any = None) -> Lengths:
-    """Return the lengths of the samples of `dataset`: `lengths`, or for None the stored ones.
+    """Return the lengths of the samples of `dataset`: `lengths`, or the stored lengths if None.
 
-    `lengths` is a `Lengths`, or one number for each sample; for a part of a dataset it may have one
-    for each sample of the whole. Only datasets of tokens (`DocumentDataset`) have stored lengths.
-    Raises `UsageError` for another number of lengths, and for None with any other dataset.
+    The argument `lengths` is a `Lengths`, or an array with one number for each sample. For a part
+    of a dataset it may have one number for each sample of the whole dataset. Only datasets of
+    tokens (`DocumentDataset`) have stored lengths. Raises `UsageError` if the number of lengths is
+    wrong, or if `lengths` is None and the dataset has no stored lengths.
     """
     if lengths is None and hasattr(dataset, "split") and hasattr(dataset, "spans"):
         lengths = SpanLengths(dataset)
@@ -147,11 +148,11 @@ def lengths_for(dataset: Any, lengths: Any = None) -> Lengths:
 
 
 def measure_lengths(dataset: Any, field: str = "input_ids") -> npt.NDArray[np.int64]:
-    """Return the length of `field` in every sample, int64: reads the dataset once.
+    """Return the length of `field` in every sample: int64 [samples]. Reads the whole dataset.
 
-    The length of a sample that is no dict is its own. From a Hugging Face dataset only the column
-    `field` is read. Raises an `InputError` that names a sample whose `field` is missing or has no
-    length.
+    If a sample is not a dict, the length of the sample itself is used. Of a Hugging Face dataset,
+    only the column `field` is read. Raises an `InputError` that names the sample if its `field` is
+    missing or has no length.
 
     >>> measure_lengths([{"input_ids": [1, 2]}, {"input_ids": []}]).tolist()
     [2, 0]

@@ -1,10 +1,10 @@
-"""Digest of the samples that were served: a number of 64 bits, equal for equal orders.
+"""Digest of the samples that a loader returned: a 64-bit number, equal for equal orders.
 
 The digest of an epoch up to some position is the sum, modulo 2**64, of a hash of (content, epoch,
-position, sample) for each sample served. A sum can be taken in any portions, so the digest does not
-depend on ranks, workers and batches. Another order, a repeated or a missing sample changes it,
-except by an accident of one in 2**64; so does another dataset, unless nothing was served, which
-gives 0. The digest detects mistakes, not forgery.
+position, sample) for each sample returned. A sum can be computed in parts, so the digest does not
+depend on ranks, workers and batches. A different order, a repeated sample and a missing sample
+change the digest, except with a probability of 1 in 2**64. A different dataset changes it, too,
+except before the first sample, when every digest is 0. The digest detects mistakes, not forgery.
 
 Costs about 10 ns a sample.
 """
@@ -33,10 +33,10 @@ _ROOT_2, _ROOT_3 = 0x6A09E667F3BCC909, 0xBB67AE8584CAA73B  # odd, from sqrt(2) a
 
 
 def digest_seed(content: Sequence[str]) -> int:
-    """Return the 64 bits that stand for a dataset, or for the sources of a mixture, in digests.
+    """Return the 64-bit number that represents a dataset, or the sources of a mixture, in digests.
 
-    `content` lists the content ids. The bits are the first 8 bytes, little-endian, of the SHA-256
-    of the canonical JSON of ``["dataprep digest 1", ALGORITHM, content]``.
+    `content` is the list of content ids. The number is the first 8 bytes, little-endian, of the
+    SHA-256 of the canonical JSON of ``["dataprep digest 1", ALGORITHM, content]``.
 
     >>> digest_seed(["a"]) == digest_seed(["b"])
     False
@@ -46,9 +46,9 @@ def digest_seed(content: Sequence[str]) -> int:
 
 
 def contributions(samples: Positions, positions: Positions, epoch: int, seed: int = 0) -> _Words:
-    """Return what each of `samples` at `positions` of `epoch` adds to the digest: uint64.
+    """Return the number that each of `samples` at `positions` of `epoch` adds to the digest.
 
-    `seed` is the `digest_seed` of the dataset or mixture.
+    The result is uint64. The argument `seed` is the `digest_seed` of the dataset or mixture.
 
     >>> one, two = contributions(np.array([7, 8]), np.array([0, 1]), 0).tolist()
     >>> one != two

@@ -1,26 +1,26 @@
 """Orders of samples: pure functions from position to sample and back, without state.
 
-`permute` is a Feistel network over the positions `0 .. n - 1`: a bijection whatever its round
-function, in O(1) memory for any n up to 2**48, computed for a whole batch at once. `unpermute` runs
-it backwards, and so finds the position of a sample without a search. The same (content id, seed,
-epoch, purpose, n) gives the same order for ever: changing anything below would break every resumed
-run, so it needs a new `_DOMAIN`.
+`permute` is a Feistel network over the positions `0 .. n - 1`. It is a bijection for any round
+function, needs O(1) memory for any n up to 2**48, and is computed for a whole batch at once.
+`unpermute` runs the network backwards, and so returns the position of a sample without a search.
+The same (content id, seed, epoch, purpose, n) gives the same order for ever. Any change to the
+code below would break every resumed run, so it needs a new `_DOMAIN`.
 
 The round function is a multiply-xorshift-multiply hash, of which the high bits are used. There are
 8 rounds, 16 for n up to 64 and 32 for n up to 8, because halves of a few bits mix slowly. With 8
 rounds the frequencies of pairs of samples over 200,000 keys differ from chance up to n = 40, and
-with 16 for n = 5 to 8, where the right half has one bit; every four more rounds divide the
+with 16 for n = 5 to 8, where the right half has one bit. Every four more rounds divide the
 difference by 16 (benchmarks/rounds.py). Fewer rounds, or the low bits of a multiply-add, leave a
-pattern that the first hundred samples do not show but a test does
+pattern that is not visible in the first hundred samples, but that a test detects
 (tests/runtime/order/test_permutation.py).
 
 The right half has 2**r values and the left half ceil(n / 2**r), so the network permutes a few more
-numbers than n. A result of n or more goes through the network again, until it is below n (cycle
-walking); that takes a second time for less than one position in sqrt(n).
+numbers than n. A result of n or more goes through the network again until it is below n (cycle
+walking). Fewer than one position in sqrt(n) need this.
 
-Costs about 30 microseconds for a batch of 32, and 20 ns a position from a few thousand on, in
-either direction; two to four times that for n up to 64. For data larger than the page cache, see
-`dataprep.runtime.order.blocks`.
+Costs about 30 microseconds for a batch of 32, and 20 ns a position from a few thousand positions
+on, in either direction. For n up to 64 it costs two to four times as much. For data larger than the
+page cache, see `dataprep.runtime.order.blocks`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _Words = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class OrderKey:
-    """A multiplier (odd) and an addend for each round, both 64-bit."""
+    """Key of a permutation: an odd multiplier and an addend for each round, both 64-bit."""
 
     rounds: tuple[tuple[int, int], ...]
 
@@ -82,10 +82,11 @@ class OrderKey:
 def key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
     """Return the key of the order of one epoch: a hash of the arguments.
 
-    The hash is of the canonical JSON ``["dataprep order 1","CONTENT",SEED,EPOCH,"PURPOSE"]``.
-    Word 2i of its SHAKE-256 (64 bits, little-endian), made odd, is the multiplier of round i, and
-    word 2i + 1 its addend. Keys of neighbouring seeds and epochs are unrelated: (seed 1, epoch 2)
-    is not (seed 2, epoch 1). Costs some ten microseconds the first time.
+    The hash is the SHAKE-256 of the canonical JSON
+    ``["dataprep order 1","CONTENT",SEED,EPOCH,"PURPOSE"]``, read as 64-bit little-endian words.
+    Word 2i, made odd, is the multiplier of round i, and word 2i + 1 is its addend. Keys of
+    neighbouring seeds and epochs are unrelated: (seed 1, epoch 2) differs from (seed 2, epoch 1).
+    The first call for an epoch costs some ten microseconds.
     """
     return _key(content_id, seed, epoch, purpose)
 
@@ -100,20 +101,26 @@ def _key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
 
 
 class Order(Protocol):
-    """An order of samples in every epoch: from position to sample, and back."""
+    """An order of samples for every epoch: a function from position to sample, and its inverse."""
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """Return the sample at each of `positions`: int64, a bijection of range(n)."""
+        """Return the sample at each of `positions`: int64 of the same shape.
+
+        The function is a bijection of range(n).
+        """
         ...
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """Return the position of each of `samples`: the inverse of `samples`."""
+        """Return the position of each of `samples`: the inverse of the method `samples`."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shuffled:
-    """A new permutation of all samples in every epoch; another `purpose` gives other orders."""
+    """An order that is a new permutation of all samples in every epoch.
+
+    Each `purpose` has its own orders.
+    """
 
     content_id: str
     seed: int
@@ -121,7 +128,7 @@ class Shuffled:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """JSON values that decide the order, with the content id."""
+        """JSON values that, together with the content id, determine the order."""
         return {"kind": "full", "seed": self.seed, "purpose": self.purpose}
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
@@ -135,19 +142,19 @@ class Shuffled:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sequential:
-    """The stored order, the same in every epoch."""
+    """The order in which the samples are stored, the same in every epoch."""
 
     @property
     def definition(self) -> dict[str, Any]:
-        """JSON values that decide the order."""
+        """JSON values that determine the order."""
         return {"kind": "stored"}
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """Return the positions themselves."""
+        """Return `positions`: the sample at a position has the same number."""
         return positions
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """Return the samples themselves."""
+        """Return `samples`: the position of a sample is the same number."""
         return samples
 
 
@@ -156,9 +163,9 @@ def permute(
 ) -> Positions:
     """Return the sample at each of `positions`: int64 of the same shape, each in 0 .. n - 1.
 
-    This is a bijection of `range(n)`. One key has 2**64 unrelated bijections: `streams`, int64 of
-    the shape of `positions`, numbers the one for each position; None stands for 0.
-    Raises `IndexError` for a position outside 0 .. n - 1.
+    The function is a bijection of `range(n)`. One key gives 2**64 unrelated bijections, and
+    `streams` (int64, of the same shape as `positions`) chooses the bijection for each position.
+    None means stream 0 for all. Raises `IndexError` for a position outside 0 .. n - 1.
 
     >>> sorted(permute(np.arange(5), 5, key("build", 0, 0, "train")).tolist())
     [0, 1, 2, 3, 4]
@@ -169,10 +176,10 @@ def permute(
 def unpermute(
     samples: Positions, n: int, key: OrderKey, streams: Positions | None = None
 ) -> Positions:
-    """Return the position of each of `samples`: the inverse of `permute` with the same key and
-    streams.
+    """Return the position of each of `samples`: int64 of the same shape.
 
-    Raises `IndexError` for a sample outside 0 .. n - 1.
+    This is the inverse of `permute` with the same key and streams. Raises `IndexError` for a sample
+    outside 0 .. n - 1.
 
     >>> where = key("build", 0, 0, "train")
     >>> unpermute(permute(np.arange(5), 5, where), 5, where).tolist()
@@ -188,7 +195,10 @@ class _Round(NamedTuple):
 
 
 class _Network:
-    """Feistel network for one n and key. Constants are 0-d arrays: scalars cost twice as much."""
+    """Feistel network for one n and one key.
+
+    Its constants are 0-d arrays, because NumPy needs twice the time for scalars.
+    """
 
     def __init__(self, n: int, key: OrderKey) -> None:
         bits = (n - 1).bit_length() // 2 or 1
@@ -206,9 +216,10 @@ class _Network:
         self._asked: frozenset[bool] = frozenset()
 
     def permute(self, words: _Words, shift: _Words | None, back: bool) -> _Words:
-        """Apply the network to `words` until every result is below n; `back` applies the inverse.
+        """Return `words` after the network, which is repeated until every result is below n.
 
-        `shift`, if it is given, is added to the input of every round.
+        With `back`, the inverse is applied. If `shift` is given, it is added to the input of every
+        round.
         """
         out = self._apply(words, shift, back)
         outside = np.flatnonzero(out >= self._n)
@@ -222,18 +233,22 @@ class _Network:
         return out
 
     def _has_table(self, back: bool) -> bool:
-        """Return whether to look cycle walks up in a table: from the second call of a kind on."""
+        """Return whether cycle walks are looked up in a table.
+
+        The table is used from the second call in the same direction on, if it is not too large.
+        """
         if self._beyond > _TABLE:
             return False
         asked, self._asked = self._asked, self._asked | {back}
         return back in asked
 
     def _ends(self, back: bool) -> _Words:
-        """Return the table of the first results below n of the cycle walks from n, n + 1, ...
+        """Return a table with the first result below n of the cycle walk from each of n, n + 1, ...
 
-        Nearly every block of positions has a few such walks, and applying the network to these
-        alone would cost as much as to a thousand positions. Walks in cycles of numbers that are all
-        n or more never end, and keep such a number in the table; no walk from below n enters one.
+        Nearly every block of positions has a few such walks. Applying the network to only these few
+        numbers would cost as much as applying it to a thousand. A cycle that has only numbers of n
+        or more never ends; the table then contains a number of the cycle. No walk that starts below
+        n enters such a cycle.
         """
         ends = self._tables.get(back)
         if ends is None:
@@ -275,7 +290,7 @@ class _Network:
         np.multiply(word, _MIX_WORD, word)
 
     def _scale(self, word: _Words) -> None:
-        """Scale a hash to a number in 0 .. size - 1."""
+        """Replace each hash in `word` by a number in 0 .. size - 1, in proportion to the hash."""
         np.right_shift(word, _HALF, word)
         np.multiply(word, self._size, word)
         np.right_shift(word, _HALF, word)
@@ -284,7 +299,10 @@ class _Network:
 def _permuted(
     words: _Words, n: int, key: OrderKey, streams: Positions | None, *, back: bool
 ) -> Positions:
-    """Return `words`, of any shape, permuted (with `back`: unpermuted) in blocks for the caches."""
+    """Return `words`, of any shape, permuted, or with `back` unpermuted: int64.
+
+    The words are processed in blocks that fit in the CPU caches.
+    """
     if n <= 1 or words.size == 0:
         return np.zeros(words.shape, np.int64)
     out = np.empty(words.shape, np.uint64)
@@ -306,7 +324,7 @@ def _words(numbers: Positions, n: int, noun: str) -> _Words:
 
 
 def _mix(streams: Positions) -> _Words:
-    """Return what each of `streams` adds to the input of every round: 0 for stream 0."""
+    """Return the number that each of `streams` adds to the input of every round: 0 for stream 0."""
     word = np.ascontiguousarray(streams, np.int64).view(np.uint64) * _word(GOLDEN)
     return finalise(word)
 

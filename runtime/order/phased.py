@@ -1,8 +1,8 @@
-"""Interface of orders that are served in phases, such as the order of a mixture.
+"""Interface of orders that have phases, such as the order of a mixture.
 
-An ordinary order is a function of its definition. A phased one also depends on the run: where its
-weights, sources or skip lists change, a new phase begins. The state of a loader holds the phases,
-which `PhasedOrder.history` returns.
+An ordinary order is determined by its definition. A phased order also depends on the run: when its
+weights, sources or skip lists change, a new phase begins. The state of a loader contains the
+phases, which `PhasedOrder.history` returns.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ __all__ = ["PhasedOrder", "PhasedSource", "Spot", "phased"]
 
 
 class Spot(NamedTuple):
-    """A point in a run: a position of an epoch."""
+    """A point in a run: an epoch and a position in that epoch."""
 
     epoch: int
     position: int
 
 
 class PhasedSource(Protocol):
-    """One source of a phased order: the id of its content and its name in messages."""
+    """One source of a phased order, with its content id and the name that messages give it."""
 
     @property
     def content_id(self) -> str:
-        """Return the content id of the split."""
+        """The content id of the split."""
         ...
 
     @property
     def name(self) -> str:
-        """Return the name of the dataset."""
+        """The name of the dataset."""
         ...
 
 
 class PhasedOrder(Order, Protocol):
-    """An order over several sources whose state holds phases."""
+    """An order over several sources whose saved state contains phases."""
 
     phased: ClassVar[Literal[True]]
     changeable: ClassVar[frozenset[str]]
@@ -45,47 +45,47 @@ class PhasedOrder(Order, Protocol):
 
     @property
     def seed(self) -> int:
-        """Return the seed of the order."""
+        """The seed of the order."""
         ...
 
     @property
     def sources(self) -> tuple[PhasedSource, ...]:
-        """Return the sources, in the order of their numbers."""
+        """The sources, in the order of their numbers."""
         ...
 
     @property
     def weights(self) -> tuple[int, ...]:
-        """Return the draws of each source in a period."""
+        """Number of samples that each source contributes to one period of the schedule."""
         ...
 
     @property
     def changing(self) -> frozenset[str]:
-        """Return the fields of the definition in which a state that is loaded may differ."""
+        """The fields of the definition in which a state may differ and still be loaded."""
         ...
 
     @property
     def skipped(self) -> list[list[int]]:
-        """Return the skipped samples of each source; an empty list if none are skipped."""
+        """The skipped samples of each source, or an empty list if no source skips any."""
         ...
 
     def deal_key(self, epoch: int) -> OrderKey:
-        """Return the key that deals the rows of a global batch of `epoch` to the ranks."""
+        """Return the key of the permutations that distribute global batches over the ranks."""
         ...
 
     def history(self, n: int) -> list[dict[str, Any]]:
-        """Return the phases as JSON values; epochs of the current one have `n` positions."""
+        """Return all phases as JSON values. Epochs of the current phase have `n` positions."""
         ...
 
     def resumed(
         self, state: Mapping[str, Any], *, stood: Spot, begin: Spot, positions: int
     ) -> PhasedOrder:
-        """Return the order that continues `state`, a state taken at `stood`, from `begin` on.
+        """Return the order that continues the run of `state` from the point `begin` on.
 
-        Epochs have `positions` positions.
+        The state was saved at the point `stood`. Epochs of the order have `positions` positions.
         """
         ...
 
 
 def phased(order: object) -> PhasedOrder | None:
-    """Return `order` if it is served in phases, else None."""
+    """Return `order` if it has phases, else None."""
     return cast("PhasedOrder", order) if getattr(order, "phased", False) else None

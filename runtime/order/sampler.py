@@ -1,12 +1,12 @@
 """Orders made from users' torch samplers, as functions of (seed, epoch).
 
-A torch sampler yields the sample numbers of one epoch, and draws from a generator of its own or
-from the global ones. With these seeded for the epoch, it yields the same numbers every time: ranks
-agree, and a run can resume. Any other state of a sampler cannot be seeded; a sampler that yields
-two different orders for one epoch is refused.
+A torch sampler yields the sample numbers of one epoch, with random numbers from a generator of its
+own or from the global generators. If these are seeded for the epoch, it yields the same numbers
+every time, so that all ranks agree and a run can resume. Any other state of a sampler cannot be
+seeded. A sampler that yields two different orders for one epoch raises a `UsageError`.
 
-Iterates over the sampler twice in the first epoch and once in each other one, and holds 8 bytes a
-position.
+The first epoch that is used iterates over the sampler twice, every later one once. The order of an
+epoch takes 8 bytes of memory a position.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ _REMEDY = "Draw from torch's, NumPy's or Python's generators, or from a `generat
 
 
 class SamplerOrder:
-    """The order in which `sampler`, an iterable of sample numbers with a length, yields samples.
+    """The order in which a user's sampler yields samples.
 
-    `bijective` is False: samples may be repeated or left out, so there is no inverse. Raises
-    `UsageError` for a sampler without a length or of one rank, and, when samples are asked for, for
-    one that yields batches or two different orders.
+    `sampler` is an iterable of sample numbers that has a length. `bijective` is False because
+    samples may be repeated or left out, so there is no inverse. Raises `UsageError` if the sampler
+    has no length or yields only the samples of one rank. The method `samples` raises it if the
+    sampler yields batches, invalid sample numbers, or two different orders for the same epoch.
     """
 
     bijective = False
@@ -56,7 +57,7 @@ class SamplerOrder:
         return len(self._sampler)
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """Return the sample at each of `positions`."""
+        """Return the sample at each of `positions`: int64 of the same shape."""
         return self._numbers_of(epoch)[positions]
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:

@@ -1,13 +1,14 @@
-"""Skip lists: samples left out of an order without a change of the rest.
+"""Skip lists: samples left out of an order, which does not change the order of all others.
 
-In every epoch the full order is served without the skipped samples. So a run that found bad samples
-can continue from its state with a longer list: the other samples still come in the same order.
+In every epoch the samples come in the full order, without the skipped samples. So when bad samples
+are discovered in a run, it can continue from its state with a longer list: the other samples still
+come in the same order.
 
 Samples are numbered in three ways. A *sample* is its number in the dataset. Its *position* is its
 number in the full order of an epoch, 0 .. n - 1. Its *place*, 0 .. n - s - 1, is its number in that
 order without the s skipped samples. The positions of the skipped samples are computed with the
-order's inverse, once an epoch (25 ns and a sort for each skipped sample); after that a place costs
-one bisection.
+order's inverse, once an epoch (25 ns and a sort for each skipped sample). After that, a place costs
+one binary search.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ _WRITE = (
 
 
 class Skips:
-    """A list of samples to leave out; duplicates count once. Only the numbers are pickled.
+    """A list of samples to leave out; duplicates count once.
 
-    `samples` is int64 [s], sorted, not writable. Raises `UsageError` unless all are whole numbers
-    from 0 to 2**48 - 1.
+    `samples` is int64 [s], sorted and read-only. Only these numbers are pickled. Raises
+    `UsageError` unless all are whole numbers from 0 to 2**48 - 1.
 
     >>> from dataprep.runtime.order.permutation import Sequential
     >>> skips = Skips([4, 1, 4])
@@ -57,9 +58,9 @@ class Skips:
         self._recent: list[tuple[Order, int, int, Positions]] = []
 
     def positions(self, places: Positions, order: Order, n: int, epoch: int) -> Positions:
-        """Return the position of the sample served at each of `places`: int64 of the same shape.
+        """Return the position of the sample at each of `places`: int64 of the same shape.
 
-        Place n - s, after the last, gives n. Raises `IndexError` for a place outside 0 .. n - s.
+        Place n - s, the end, gives position n. Raises `IndexError` for a place outside 0 .. n - s.
         """
         gaps = self.gaps(order, n, epoch)
         _within(places, n - len(gaps), "place")
@@ -68,23 +69,24 @@ class Skips:
         return places + np.searchsorted(before, places, "right")
 
     def places(self, positions: Positions, order: Order, n: int, epoch: int) -> Positions:
-        """Return the number of samples served before each of `positions`: int64 of the same shape.
+        """Return the number of samples, without skipped ones, before each of `positions`: int64.
 
-        For a position that is served this is its place; for a skipped one, the place of the next.
-        The end, n, gives n - s. Raises `IndexError` for a position outside 0 .. n.
+        The result has the same shape. For the position of a sample that is not skipped, it is the
+        place of this sample. For a skipped sample, it is the place of the next sample. The end, n,
+        gives n - s. Raises `IndexError` for a position outside 0 .. n.
         """
         gaps = self.gaps(order, n, epoch)
         _within(positions, n, "position")
         return positions - np.searchsorted(gaps, positions, "left")
 
     def count(self, position: int, order: Order, n: int, epoch: int) -> int:
-        """Return the number of samples served before `position`, as `places` does."""
+        """Return the number of samples before `position`, not counting skipped samples."""
         return int(self.places(np.array([position]), order, n, epoch)[0])
 
     def gaps(self, order: Order, n: int, epoch: int) -> Positions:
         """Return the positions of the skipped samples, int64 [s], sorted.
 
-        Raises what `check` raises.
+        Raises `UsageError` as `check` does.
         """
         recent = self._recent  # another thread may replace the attribute meanwhile
         for known, size, number, gaps in recent:
@@ -96,7 +98,7 @@ class Skips:
         return gaps
 
     def check(self, n: int) -> None:
-        """Raise `UsageError` if a skipped sample is not one of `n` samples, or all are skipped."""
+        """Raise `UsageError` if a skipped sample is n or more, or if all n samples are skipped."""
         if len(self) and self.samples[-1] >= n:
             raise UsageError(
                 f"sample {self.samples[-1]:,} does not exist: there are {n:,}, numbered from 0",
@@ -112,7 +114,7 @@ class Skips:
         return hashlib.sha256(self.samples.astype("<i8").tobytes()).hexdigest()[:16]
 
     def to_json(self) -> list[int]:
-        """Return the samples as a list, from which `Skips` makes an equal object."""
+        """Return the samples as a list. `Skips` of this list equals this object."""
         found: list[int] = self.samples.tolist()
         return found
 
@@ -133,7 +135,10 @@ class Skips:
 
 
 def skips_of(skip: Iterable[int] | Skips | None) -> Skips:
-    """Return the samples to skip as `Skips`; None skips nothing."""
+    """Return the samples `skip` as a `Skips`, which is empty for None.
+
+    Raises `UsageError` if `skip` is not an iterable of valid sample numbers.
+    """
     if isinstance(skip, Skips):
         return skip
     try:
@@ -144,10 +149,11 @@ def skips_of(skip: Iterable[int] | Skips | None) -> Skips:
 
 
 def read_skips(path: Path) -> Skips | dict[str, Skips]:
-    """Return the list in the file `path`: a JSON array of samples, or one sample to a line.
+    """Return the skip list in the file `path`, or for several datasets a dict of skip lists.
 
-    For several datasets it is a JSON object with such an array for each. In a file of lines, `#`
-    begins a comment. Raises an `InputError` that names the line, or the dataset.
+    The file is a JSON array of sample numbers, or has one sample number on each line. In a file of
+    lines, `#` begins a comment. For several datasets it is a JSON object with an array for each
+    dataset name. Raises an `InputError` that names the line or the dataset.
     """
     with storage_errors(path):
         try:
@@ -172,7 +178,7 @@ def read_skips(path: Path) -> Skips | dict[str, Skips]:
 
 
 def _named_skips(name: str, numbers: Any) -> Skips:
-    """Return `numbers` as a skip list; a `UsageError` names their dataset, `name`."""
+    """Return `numbers` as a skip list, or raise a `UsageError` that names the dataset, `name`."""
     try:
         return Skips(numbers)
     except UsageError as error:
