@@ -1,7 +1,7 @@
-"""Sample of the conversations, taken and rendered before a build starts.
+"""Sample of conversations, rendered before a build starts.
 
-It has the first records of up to eight units, evenly spread over the input. A template that did not
-come with dataprep renders them in a worker process, under the limits of a `Watch`.
+The sample has the first records of up to eight units, which are evenly spread over the input. A
+template that did not come with dataprep is run in a worker process, under the limits of a `Watch`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ _ENDLESS = 8  # records over a limit of the template, after which sampling stops
 class ChatSample:
     """Rendered conversations of a sample.
 
-    `owners` holds the record number of each of the `documents`, `records` the number of records
-    read, and `sample` the amount of input they are from. `refused` counts records by reason.
+    The list `owners` has the record number of each of the `documents`. The number of records read
+    is `records`, and `sample` describes the part of the input that was read. The counter `refused`
+    has the number of refused records by reason.
     """
 
     masked_by: str
@@ -79,9 +80,10 @@ def find_form(sources: Sequence[Source], units: Sequence[Unit], read: ChatReadOp
 
 
 class SampleRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Request for a sample: about `room` bytes of text at each of up to eight `places`.
+    """Request for a sample of about `room` bytes of text at each of up to eight `places`.
 
-    A place is an input and a span of it; `span.source` is the position of the place in `places`.
+    A place is an input and a span of it. The field `span.source` is the index of the place in
+    `places`.
     """
 
     chat: ChatPlan
@@ -94,7 +96,11 @@ class SampleRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     def of(
         cls, chat: ChatPlan, special_tokens: Iterable[str], surveyed: TokenSurvey, *, room: int
     ) -> SampleRequest:
-        """Return the request for a sample of inputs; `room` is for each of eight places."""
+        """Return a request for a sample of the surveyed inputs.
+
+        At each of eight places, `room` bytes are read. If there are fewer places, more bytes are
+        read at each.
+        """
         sources, units = surveyed.sources, surveyed.units
         step = max(1, len(units) // _PLACES)
         chosen = units[::step][:_PLACES]
@@ -112,13 +118,13 @@ class SampleRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 def sample_of(data: bytes) -> ChatSample:
-    """Return the sample that a worker process of this build pickled."""
+    """Return the sample that a worker process of this build has pickled."""
     found: ChatSample = pickle.loads(data)  # noqa: S301 (our own process made it)
     return found
 
 
 def take_chat_sample(request: SampleRequest, watch: Watch | None = None) -> ChatSample:
-    """Return the sample for `request`, rendered under the limits of `watch`, if given."""
+    """Return the sample for `request`. If `watch` is given, the template runs under its limits."""
     renderer = renderer_of(request.chat, request.special_tokens, watch)
     found = ChatSample(masked_by=renderer.masked_by)
     read = read_options(request.chat, request.read)
@@ -135,7 +141,7 @@ def take_chat_sample(request: SampleRequest, watch: Watch | None = None) -> Chat
 def _sample_span(
     found: ChatSample, reader: ChatReader, renderer: Renderer, room: int, watch: Watch | None
 ) -> None:
-    """Add the first records that `reader` yields to `found`, about `room` bytes."""
+    """Add the first records of `reader` to the sample `found`, about `room` bytes of them."""
     started = time.perf_counter()
     size = 0
     with contextlib.closing(reader.batches()) as batches:
@@ -149,7 +155,10 @@ def _sample_span(
 def _add(
     found: ChatSample, batch: ChatBatch, renderer: Renderer, room: int, watch: Watch | None
 ) -> int:
-    """Render the first records of `batch`, about `room` bytes of input; return their bytes."""
+    """Render the first records of `batch` into `found`, and return their size in bytes.
+
+    Rendering stops after about `room` bytes of input.
+    """
     count = size = 0
     while count < len(batch.records) and size < room and not _is_endless(found):
         first = count
@@ -169,9 +178,9 @@ def _add(
 
 
 def _is_endless(found: ChatSample) -> bool:
-    """Return whether the template exceeded its limits on so many records that sampling stops.
+    """Return whether so many records exceeded the template's limits that sampling stops.
 
-    The build reports the first such record.
+    The build itself reports the first such record.
     """
     return found.refused["template_limit"] >= _ENDLESS
 

@@ -1,6 +1,6 @@
 """Task of the kind `chat`: read, render, encode, mask, cut and write the conversations of a unit.
 
-Records are rendered and encoded in blocks of 256 KiB as they are read, so every defect of a record
+Records are rendered and encoded in blocks of 256 KiB as they are read, so every problem of a record
 is found before the next block is read. A conversation on which the template fails, that is too long
 or that has nothing to train on is a bad record like any other.
 """
@@ -46,9 +46,9 @@ _FEW = 8  # if at most one of 8 documents is chosen, positions are cheaper than 
 
 
 class ChatTask:
-    """Task that does units of conversations; the template is compiled once.
+    """Task that processes units of conversations.
 
-    It runs under the limits of `watch`, if given.
+    The template is compiled once. If `watch` is given, the template runs under its limits.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ChatTask:
     def run(
         self, number: int, scratch: Path, report: Report, clock: StageClock, threads: int
     ) -> TokenResult:
-        """Do unit `number`: write its files to `scratch`."""
+        """Process unit `number`, and write its files to `scratch`."""
         if threads:
             self._encoder.spread(threads)
         plan, unit = self._plan, self._plan.units[number]
@@ -80,7 +80,10 @@ class ChatTask:
 def renderer_of(
     chat: ChatPlan, special_tokens: Iterable[str], watch: Watch | None = None
 ) -> Renderer:
-    """Return the renderer of a plan; the template is compiled under the limits of `watch`."""
+    """Return the renderer for a plan.
+
+    If `watch` is given, the template is compiled under its limits.
+    """
     if watch is not None:
         watch.begin(f"compiling the template {chat.template_origin}")
     with _limits(watch):
@@ -92,7 +95,7 @@ def renderer_of(
 
 
 def rendering(chat: ChatPlan) -> str:
-    """Return the description of rendering for `Watch.begin`, which messages quote."""
+    """Return a description of rendering for `Watch.begin`. Error messages quote it."""
     return f"rendering it by the template {chat.template_origin}"
 
 
@@ -110,7 +113,7 @@ def read_options(chat: ChatPlan, read: ReadOptions) -> ChatReadOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Resources:
-    """Objects that all units of a task use."""
+    """Objects that all units of a task share."""
 
     renderer: Renderer
     encoder: MarkedEncoder
@@ -119,10 +122,10 @@ class _Resources:
 
 @dataclass(kw_only=True, slots=True)
 class Renderings:
-    """The rendered conversations of a batch of records, and the records that were refused.
+    """Rendered conversations of a batch of records, and the records that were refused.
 
-    `owners` holds the number in the batch of the record of each of `documents`; `refused` maps such
-    numbers to the reason and its detail.
+    The item `owners[i]` is the index in the batch of the record that `documents[i]` comes from. The
+    mapping `refused` has the reason and its detail by the same kind of index.
     """
 
     documents: MarkedTexts = field(default_factory=MarkedTexts)
@@ -134,9 +137,11 @@ class Renderings:
         cls, batch: ChatBatch, renderer: Renderer, *, until_refused: bool = False,
         watch: Watch | None = None,
     ) -> Renderings:  # fmt: skip
-        """Render all records of `batch`, or with `until_refused` up to the first that is refused.
+        """Return the renderings of all records of `batch`.
 
-        The template runs under the limits of `watch`, if given; the limit of time is per run.
+        With `until_refused`, rendering stops at the first record that is refused. If `watch` is
+        given, the template runs under its limits. Its time limit starts again at each record for
+        which the template must be run.
         """
         found = cls()
         if watch is not None and batch.records:
@@ -176,9 +181,10 @@ class Renderings:
 
 @dataclass(kw_only=True, slots=True)
 class _EncodedBatch(Batch):
-    """An encoded batch; all fields but `ids` and `marks` have one item for each document.
+    """Encoded documents of a batch.
 
-    `hashes` decide the splits.
+    All fields except `ids` and `marks` have one item for each document. The item of `hashes`
+    decides the split.
     """
 
     ids: npt.NDArray[np.generic]
@@ -196,7 +202,7 @@ class _EncodedBatch(Batch):
 
 
 class _EncodedReader:
-    """Reader of the encoded batches of a span."""
+    """Reader for the encoded batches of a span."""
 
     def __init__(self, reader: ChatReader, encode: Callable[[ChatBatch], _EncodedBatch]) -> None:
         self._reader = reader
@@ -211,7 +217,7 @@ class _EncodedReader:
 
 
 class _ChatSink:
-    """Sink of the documents of one split; see `tokens.task.SplitSink`."""
+    """Writer for the documents of one split; see `tokens.task.SplitSink`."""
 
     def __init__(self, writer: PieceWriter) -> None:
         self._writer = writer
@@ -221,7 +227,7 @@ class _ChatSink:
         self.finish: Callable[[], list[Piece]] = writer.finish
 
     def flush(self) -> int:
-        """Return 0, the number of tokens written: nothing is buffered."""
+        """Return 0, the number of tokens written, because nothing is buffered."""
         return 0
 
 
@@ -273,7 +279,7 @@ class _ChatUnit(RecordUnit[_EncodedBatch]):
         return _EncodedReader(reader, self._encode)
 
     def _encode(self, batch: ChatBatch) -> _EncodedBatch:
-        """Render, tokenize, mask and cut the conversations of `batch`."""
+        """Return the conversations of `batch` rendered, tokenized, masked and cut."""
         lap = self._clock.lap
         lap("parse")
         stops = self._plan.on_error == "error"
@@ -332,13 +338,20 @@ class _ChatUnit(RecordUnit[_EncodedBatch]):
         return np.array(scores, np.float32)[parts.documents]
 
     def _hashes(self, batch: ChatBatch, found: Renderings) -> npt.NDArray[np.uint64]:
-        """Return the hash of each record's split key, uint64 [records]."""
+        """Return the hash of the split key of each record, uint64 [records].
+
+        The hashes are 0 if there is only one split.
+        """
         if len(self._ends) == 1:
             return np.zeros(len(batch.records), np.uint64)  # one split takes all
         return self.hashes(batch.keys or self._own_keys(batch, found))
 
     def _own_keys(self, batch: ChatBatch, found: Renderings) -> list[bytes]:
-        """Return each record's split key without `split_key`: its prompt, or its first text."""
+        """Return the split key of each record without `split_key`.
+
+        The key of a conversation is its rendered text. The key of preferences is their prompt or,
+        without a prompt, their first text.
+        """
         texts = found.documents.texts
         if found.owners == list(range(len(batch.records))) and self._chat.form == "chat":
             return texts
@@ -350,7 +363,7 @@ class _ChatUnit(RecordUnit[_EncodedBatch]):
         return [_prompt(record) or key for record, key in zip(batch.records, keys, strict=True)]
 
     def route(self, batch: _EncodedBatch, span: Span) -> int:
-        """Write the documents of `batch` to their splits; return the number of tokens."""
+        """Write the documents of `batch` to their splits. Return the number of tokens written."""
         if not batch.documents:
             return 0
         source = np.stack([np.full(batch.documents, span.source, np.uint64), batch.starts], 1)
@@ -375,7 +388,10 @@ class _ChatUnit(RecordUnit[_EncodedBatch]):
 def _tokens_of(
     chosen: npt.NDArray[np.intp], lengths: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_] | npt.NDArray[np.int64]:
-    """Return an index of the tokens of the `chosen` documents: a mask, or positions if few."""
+    """Return an index that selects the tokens of the `chosen` documents.
+
+    The index is a boolean mask or, if few documents are chosen, an array of positions.
+    """
     if len(chosen) * _FEW > len(lengths):
         own = np.zeros(len(lengths), np.bool_)
         own[chosen] = True
@@ -385,7 +401,10 @@ def _tokens_of(
 
 
 def _kept_tokens(parts: Parts, tokens: int) -> npt.NDArray[np.bool_]:
-    """Return a mask of the tokens that are in a part; parts are in order and do not overlap."""
+    """Return a boolean mask [tokens] of the tokens that belong to a part.
+
+    The parts must be in order and not overlap.
+    """
     steps = np.zeros(tokens + 1, np.int64)
     np.add.at(steps, parts.starts, 1)
     np.add.at(steps, parts.stops, -1)
@@ -395,7 +414,11 @@ def _kept_tokens(parts: Parts, tokens: int) -> npt.NDArray[np.bool_]:
 def _text_bytes(
     sizes: npt.NDArray[np.int64], documents: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Return the bytes of text of each part: those of a document cut in parts go to its first."""
+    """Return the text size of each part in bytes.
+
+    If a document is cut, its whole size counts for its first part, and the other parts have 0
+    bytes.
+    """
     first = np.diff(documents, prepend=-1) != 0
     return np.where(first, sizes[documents], 0)
 
@@ -407,13 +430,13 @@ def _are_unrendered(found: Renderings, count: int) -> list[bool]:
 
 
 def _prompt(record: ChatRecord) -> bytes:
-    """Return the prompt of a record's conversations as JSON; empty if there is none."""
+    """Return the prompt of a record as JSON, or b"" if it has none."""
     one: Conversation = record.conversations[0]
     return msgspec.json.encode(one.messages[: one.prompt]) if one.prompt else b""
 
 
 def _reject(batch: ChatBatch, number: int, why: tuple[str, str]) -> Reject:
-    """Return the reject of record `number` of `batch`, refused after it was read."""
+    """Return the reject for record `number` of `batch`, which was read but then refused."""
     reason, detail = why
     record = batch.records[number]
     raw = msgspec.json.encode(record.conversations[0].messages)

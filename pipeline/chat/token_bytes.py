@@ -1,9 +1,9 @@
 """Positions of tokens in the bytes of their text, computed from the ids alone.
 
-The bytes of the tokens of a byte-level BPE, joined, are the text. The ends of tokens are therefore
-the running sum of their sizes, looked up in one table for a whole batch. The sum is used for a text
-only if it ends at the length of the text, and if the tokenizer normalizes nothing in it; otherwise
-the library `tokenizers` computes the offsets.
+In a byte-level BPE, the bytes of the tokens concatenated are the text. The end of a token is
+therefore the running sum of token sizes, which are looked up in one table for a whole batch. The
+sum is used for a text only if it ends at the length of the text, and if the tokenizer normalizes
+nothing in the text. Otherwise the library `tokenizers` computes the offsets.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ NormalForm = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
 
 class PieceSizes:
-    """The size in bytes of each token of a byte-level tokenizer.
+    """Table of the size in bytes of each token of a byte-level tokenizer.
 
-    `forms` are the Unicode normal forms that the tokenizer applies to texts.
+    The list `forms` has the Unicode normal forms that the tokenizer applies to texts.
     """
 
     def __init__(self, sizes: npt.NDArray[np.int64], forms: Sequence[NormalForm]) -> None:
@@ -36,7 +36,11 @@ class PieceSizes:
 
     @staticmethod
     def of(config: dict[str, Any], size: int) -> PieceSizes | None:
-        """Return the sizes for a parsed tokenizer.json of `size` ids; None if not byte-level."""
+        """Return the table for `config`, a parsed tokenizer.json with `size` ids.
+
+        Return None if the tokenizer is not byte-level, or changes texts in other ways than normal
+        forms.
+        """
         forms = _forms(config.get("normalizer"))
         vocab = config["model"].get("vocab")
         if forms is None or not _byte_level(config) or not isinstance(vocab, dict):
@@ -48,13 +52,13 @@ class PieceSizes:
         return PieceSizes(sizes, forms)
 
     def ends(self, ids: Ids) -> Offsets:
-        """Return the end of each token in the bytes of all texts joined, int64 [tokens]."""
+        """Return the end of each token in the bytes of all texts concatenated, int64 [tokens]."""
         return np.cumsum(self._sizes.take(ids), dtype=np.int64)
 
     def doubtful(self, texts: Sequence[bytes], ends: Offsets, offsets: Offsets) -> set[int]:
         """Return the numbers of the texts for which `ends` may be wrong.
 
-        `offsets` [texts + 1] bound the tokens of each text.
+        The tokens of text i are those from `offsets[i]` to `offsets[i + 1]`.
         """
         sizes = np.fromiter(map(len, texts), np.int64, len(texts))
         bounds = np.append(ends, 0)[offsets - 1]  # the 0 is where the first text begins
@@ -62,10 +66,10 @@ class PieceSizes:
         return found | self._changed(texts)
 
     def _changed(self, texts: Sequence[bytes]) -> set[int]:
-        """Return the numbers of the texts that are changed by normalization; ASCII texts never are.
+        """Return the numbers of the texts that normalization changes.
 
-        All other texts are first checked in one call, joined by line feeds, which compose with no
-        character.
+        ASCII texts never change. All other texts are first checked in one call. There they are
+        joined by line feeds, which combine with no other character.
         """
         if not self._forms:
             return set()
@@ -79,9 +83,10 @@ class PieceSizes:
 
 
 def covered(starts: Offsets, ends: Offsets, first: Offsets, last: Offsets) -> npt.NDArray[np.uint8]:
-    """Return 1 for each token [starts, ends) that shares a byte with a span [first, last), else 0.
+    """Return a mask that is 1 for each token sharing a byte with a span, uint8 [tokens].
 
-    Tokens and spans are in order; spans do not overlap.
+    Token i has the bytes from `starts[i]` to `ends[i]`, and span i those from `first[i]` to
+    `last[i]`. Tokens and spans must be in order, and spans must not overlap.
 
     >>> tokens = np.array([0, 2, 5, 7])
     >>> covered(tokens[:-1], tokens[1:], np.array([3]), np.array([6]))
@@ -106,7 +111,7 @@ def _byte_level(config: dict[str, Any]) -> bool:
 
 
 def _forms(normalizer: Any) -> list[NormalForm] | None:
-    """Return the normal forms that a normalizer applies; None if it changes texts otherwise."""
+    """Return the normal forms that `normalizer` applies, or None if it makes other changes."""
     if normalizer is None:
         return []
     parts = normalizer.get("normalizers") if normalizer.get("type") == "Sequence" else [normalizer]

@@ -1,4 +1,4 @@
-"""The worker's part of the kind `chat`: it loads tokenizers early, takes samples, opens tasks."""
+"""Worker side of the kind `chat`: loading tokenizers early, taking samples, opening tasks."""
 
 from __future__ import annotations
 
@@ -29,25 +29,31 @@ _REQUEST = msgspec.json.Decoder(Request | SampleRequest)
 
 
 class ChatTasks(TokenTasks):
-    """The worker's part of the kind `chat`; samples are taken under the limits of the process."""
+    """Functions of a worker process for the kind `chat`.
+
+    Samples are taken under the limits of the process.
+    """
 
     address = "dataprep.pipeline.chat.worker:ChatTasks"
 
     def answer(self, request: bytes, watch: Watch | None) -> bytes:
-        """Return the answer to a request; that to a `SampleRequest` is a pickled `ChatSample`."""
+        """Return the answer to `request`. For a `SampleRequest`, it is a pickled `ChatSample`."""
         asked = _REQUEST.decode(request)
         if isinstance(asked, SampleRequest):
             return pickle.dumps(take_chat_sample(asked, watch))
         return super().answer(request, watch)
 
     def get_ready(self, engine_json: bytes) -> None:
-        """Load the reference library if units will use it, and compute the tokenizer's tables."""
+        """Load the reference library if units will use it, and compute the tables of the tokenizer.
+
+        An error in the tables is ignored here, because a unit reports it if it occurs again.
+        """
         super().get_ready(engine_json)
         with contextlib.suppress(Exception):  # a unit reports the error if it occurs again
             tables_of(engine_json)
 
     def open_task(self, staging: Path, watch: Watch | None) -> ChatTask:
-        """Return the task of the plan in the directory `staging`."""
+        """Return the task for the plan in the directory `staging`."""
         plan = load_plan(staging / PLAN_NAME, _PLAN)
         with naming(plan.payload.tokenizer):
             encoder = self.encoder(plan, staging)
@@ -57,10 +63,10 @@ class ChatTasks(TokenTasks):
 
 
 def _collect_rarely() -> None:
-    """Run the garbage collector rarely: records are many objects, and none is in a cycle.
+    """Make the garbage collector run rarely.
 
-    They are made and dropped by the block; the default search for cycles takes a third of the time
-    of reading.
+    Records consist of many objects, which form no cycles and live for one block only. With its
+    default settings, the collector takes a third of the time of reading.
     """
     gc.freeze()
     gc.set_threshold(_MANY_OBJECTS, 10, 10)

@@ -1,1 +1,1 @@
-"""Reference rendering of single conversations, and the spans of the text that are trained on."""
+"""Reference rendering of single conversations, with the spans of the text that are trained on."""

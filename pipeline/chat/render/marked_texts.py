@@ -1,6 +1,7 @@
 """Rendered conversations in UTF-8 with the spans to train on, stored as columns.
 
-A batch holds thousands of texts; one object for each would cost as much as computing its mask.
+Columns are used because a batch has thousands of texts: creating an object for each text would take
+as long as computing its mask.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _TEXT, _EDGES = itemgetter(0), itemgetter(1)
 class Marked(NamedTuple):
     """A text in UTF-8 with the spans that are trained on.
 
-    `edges` holds the start and the stop of each span in bytes, one after the other; the spans are
-    in order and do not overlap. `literal` holds in the same way the spans in which the record
-    itself spells a special token, which must stay text.
+    The list `edges` has the start and the stop of each span in bytes, one after the other. The
+    spans are in order and do not overlap. The sequence `literal` has, in the same form, the spans
+    in which the record contains a special token as plain text, which must stay text.
     """
 
     text: bytes
@@ -75,9 +76,9 @@ class MarkedTexts:
         return map(self.__getitem__, range(len(self)))
 
     def edges(self, first: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return the spans of texts `first` to `stop`, int64 [spans, 2].
+        """Return the spans of the texts from `first` to `stop`, int64 [spans, 2].
 
-        Positions are bytes in these texts joined.
+        Positions are bytes in the concatenation of these texts.
         """
         bounds = np.array(self.bounds[first : stop + 1], np.int64)
         flat = np.array(self.flat[bounds[0] : bounds[-1]], np.int64)
@@ -86,14 +87,14 @@ class MarkedTexts:
 
 
 def marked(text: str, spans: Spans, literal: Spans = ()) -> Marked:
-    """Return `text` in UTF-8 with spans of its characters as spans of bytes."""
+    """Return `text` in UTF-8, with its spans of characters converted to spans of bytes."""
     return Marked(text.encode(), byte_edges(text, spans), byte_edges(text, literal) or ())
 
 
 def byte_edges(text: str, spans: Spans) -> list[int]:
-    """Return spans of characters of `text` as starts and stops in the bytes of its UTF-8.
+    """Return the starts and stops, in bytes of UTF-8, of `spans` of characters of `text`.
 
-    >>> byte_edges("\u00e9a", [(0, 1), (1, 2)])
+    >>> byte_edges("éa", [(0, 1), (1, 2)])
     [0, 2, 2, 3]
     """
     edges = list(chain.from_iterable(spans))

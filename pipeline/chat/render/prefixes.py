@@ -1,15 +1,17 @@
-"""Spans of messages in a rendering, found by rendering growing prefixes of the conversation.
+"""Spans of messages in a rendering, located by rendering growing prefixes of the conversation.
 
-The span of a message begins where the rendering of the messages before it ends; for a message of
-the assistant, that rendering includes the generation prompt, which a model is given. The span ends
-where the rendering up to and including the message ends. Both renderings must be prefixes of the
-rendering of the whole conversation, which proves the span. This takes two renderings for a message.
+The span of a message begins where the rendering of the messages before it ends. For a message of
+the assistant, this rendering includes the generation prompt, which a model receives. The span ends
+where the rendering of the messages up to and including this message ends. Both renderings must be
+prefixes of the rendering of the whole conversation, which proves the span. This takes two
+renderings per message.
 
-A template may change the text before a message when others follow it: Mistral's prints tools before
-the last question, wherever that is. Then a mark is put into the words of the message before the
-answer. The text behind the mark must be the same in three renderings: of the messages before the
-answer with the generation prompt, of those up to the answer, and of the whole conversation, each
-continuing the one before. Otherwise the record is refused.
+Some templates change the text before a message if other messages follow. Mistral's template prints
+the tools before the last question, for example. Then a mark is inserted in the words of the message
+before the answer, and three conversations are rendered: the messages before the answer, with the
+generation prompt; the messages up to the answer; and the whole conversation. The text behind the
+mark in each rendering must be a prefix of that text in the next rendering. Otherwise the record is
+refused.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ Render = Callable[..., str]  # render(messages, prompt=False)
 
 
 class Prefixes:
-    """Finder of the spans of the messages of one conversation in its rendering `text`."""
+    """Search for the spans of the messages of one conversation in its rendering `text`."""
 
     def __init__(
         self, render: Render, messages: Sequence[Mapping[str, Any]], text: str,
@@ -40,7 +42,10 @@ class Prefixes:
         self._special_tokens = special_tokens
 
     def words_start(self, index: int) -> int:
-        """Return the position in the rendering at which the words of message `index` begin."""
+        """Return the position in the rendering at which the words of message `index` begin.
+
+        Raise `RenderError` if the rendering does not begin with the messages before it.
+        """
         before = self._before(index)
         if not self._text.startswith(before):
             raise _unmaskable(index, "the template renders the messages before it otherwise")
@@ -49,9 +54,10 @@ class Prefixes:
     def words_span(self, index: int) -> tuple[int, int]:
         """Return the span of the words of message `index`.
 
-        For a message of the assistant, that is what a model generates after the generation prompt;
-        for others, all text that they add. The span ends before white space that follows a special
-        token.
+        For a message of the assistant, the words are what a model generates after the generation
+        prompt. For any other message, they are all text that the message adds. White space that
+        follows a special token at the end is not part of the span. Raise `RenderError` if the span
+        cannot be proved.
         """
         try:
             start, end = self._span(index, self._before(index))
@@ -63,7 +69,11 @@ class Prefixes:
         return start, start + trimmed_length(self._text[start:end], self._special_tokens)
 
     def added_span(self, index: int) -> tuple[int, int]:
-        """Return the span of all text that message `index` adds, without a generation prompt."""
+        """Return the span of all text that message `index` adds.
+
+        For a message of the assistant, the span includes the text of the generation prompt. Raise
+        `RenderError` if the span cannot be proved.
+        """
         return self._span(index, self._prefix(index, prompt=False))
 
     def _span(self, index: int, before: str) -> tuple[int, int]:
@@ -80,9 +90,10 @@ class Prefixes:
     def _before(self, index: int) -> str:
         """Return the text before the words of message `index`.
 
-        For a message of the assistant it ends with the generation prompt. That may hold text which
-        the template does not write before past answers, such as the opening of a thought: then it
-        ends where both agree, which a probe message shows.
+        For a message of the assistant, this text ends with the generation prompt. The prompt may
+        contain text that the template does not write before past answers, such as the opening of a
+        thought. The result then ends where that text begins, which the rendering of a probe message
+        shows.
         """
         if self._messages[index].get("role") != "assistant":
             return self._prefix(index, prompt=False)
@@ -93,9 +104,9 @@ class Prefixes:
         return before
 
     def _span_behind_mark(self, index: int) -> tuple[int, int] | None:
-        """Return the span of the words of assistant message `index`; None if there is no proof.
+        """Return the span of the words of assistant message `index`, or None if there is no proof.
 
-        It is found behind a mark in the message before it; see the module's docstring.
+        The proof uses a mark in the message before it; see the docstring of this module.
         """
         messages = self._messages
         marked = _marked(messages[index - 1]) if index else None
@@ -131,8 +142,8 @@ class Prefixes:
     ) -> tuple[int, str]:  # fmt: skip
         """Return the position of the mark in the rendering of `messages`, and the text behind it.
 
-        `marked` are the same messages with a mark in one of them. Raise `ValueError` unless their
-        rendering is that of `messages` but for one mark.
+        The argument `marked` has the same messages with a mark in one of them. Raise `ValueError`
+        if the mark changes the rendering, or does not occur exactly once.
         """
         try:
             text = self._render(messages, prompt=prompt)
@@ -146,7 +157,10 @@ class Prefixes:
         return len(before), behind
 
     def _head(self, index: int) -> str | None:
-        """Return the text before a probe answer in place of message `index`, None on failure."""
+        """Return the text before a probe answer that replaces message `index` and all that follow.
+
+        Return None if the template fails or does not print the probe.
+        """
         probe = {"role": "assistant", "content": _PROBE}
         try:
             after = self._render([*self._messages[:index], probe])
@@ -171,10 +185,11 @@ class Prefixes:
 
 
 def _common(prompt: str, head: str | None, bare: str) -> str | None:
-    """Return the text before an answer; None if it cannot be found.
+    """Return the text that comes before an answer, or None if it is not known.
 
-    `bare` is the rendering of the messages before the answer, `prompt` the same with the generation
-    prompt, and `head` the text before the words of a probe answer, if known.
+    The text `bare` is the rendering of the messages before the answer, and `prompt` the same with
+    the generation prompt. The text `head` is what comes before the words of a probe answer, or
+    None.
     """
     if head is not None and prompt.startswith(head):
         return head
@@ -183,7 +198,10 @@ def _common(prompt: str, head: str | None, bare: str) -> str | None:
 
 
 def _marked(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return `message` with a mark in its content or first call; None if neither can hold it."""
+    """Return `message` with a mark in its first tool call or, without calls, in its content.
+
+    Return None if there is no text to put the mark in.
+    """
     content, calls = message.get("content"), message.get("tool_calls")
     if calls:
         name = calls[0]["function"]["name"]

@@ -1,8 +1,8 @@
 """Reference renderer, which runs the template on each conversation and proves the spans.
 
-Specializations must give the same results. The whole conversation is rendered, then its prefixes
-or, if the template has generation markers, once more with marks. A conversation of two messages
-takes 50 to 150 us.
+Specializations must give the same results. The whole conversation is rendered, followed by its
+prefixes or, if the template has generation markers, by one rendering with marks. A conversation of
+two messages takes 50 to 150 us.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["CutError", "ReferenceRenderer", "Rendered", "with_thinking"]
 
 
 class CutError(RenderError):
-    """A record that spells a special token which the template takes apart."""
+    """Error for a record with a special token as plain text that the template splits."""
 
 
 class Rendered(NamedTuple):
-    """The text of one conversation, and spans of its characters, in order and disjoint.
+    """Text of one conversation, and spans of its characters, which are in order and do not overlap.
 
-    `spans` are trained on; none is empty. In each span of `literal` the record itself spells a
-    special token, which must stay text.
+    The text in `spans` is trained on, and no span is empty. In each span of `literal`, the record
+    contains a special token as plain text, which must stay text.
     """
 
     text: str
@@ -35,7 +35,7 @@ class Rendered(NamedTuple):
 
 
 class ReferenceRenderer:
-    """Renderer of single conversations; the arguments are those of `trace.renderer.Renderer`."""
+    """Renderer for single conversations. The arguments are those of `trace.renderer.Renderer`."""
 
     def __init__(
         self, template: str, *, train_on: TrainOn, variables: Mapping[str, Any],
@@ -49,16 +49,19 @@ class ReferenceRenderer:
 
     @property
     def has_markers(self) -> bool:
-        """Return whether the template marks generated text."""
+        """Whether the template marks generated text."""
         return self._template.has_markers
 
     def text(self, conversation: Conversation) -> str:
-        """Return the text without spans; raise `RenderError` if the template fails."""
+        """Return the rendered text, without spans. Raise `RenderError` if the template fails."""
         session = self._session(with_thinking(conversation))
         return session.render(session.messages)
 
     def render(self, conversation: Conversation) -> Rendered:
-        """Return text and spans; raise `RenderError` if the template or a proof fails."""
+        """Return the rendered text and its spans.
+
+        Raise `RenderError` if the template fails, or if the spans cannot be proved.
+        """
         conversation = with_thinking(conversation)
         chosen = messages_to_train(conversation, self._train_on)
         self._check_roles(conversation)
@@ -80,7 +83,10 @@ class ReferenceRenderer:
         return Session(self._template, messages, tools, sum(map(len, texts)))
 
     def _check_roles(self, conversation: Conversation) -> None:
-        """Refuse a role that spells a special token: templates compare roles, so none is marked."""
+        """Raise `RenderError` if a role contains a special token.
+
+        Templates compare roles with their own words, so the special token cannot be marked as text.
+        """
         for at, message in enumerate(conversation.messages):
             role = message.get("role")
             if isinstance(role, str) and self._spelling.spans(role):
@@ -104,9 +110,9 @@ class ReferenceRenderer:
 
 
 def with_thinking(conversation: Conversation) -> Conversation:
-    """Return `conversation` with each `reasoning_content` repeated as `thinking`.
+    """Return `conversation` with a copy of each `reasoning_content` in a field `thinking`.
 
-    Templates read either field; transformers repeats it in the same way.
+    Templates read one of these fields. The library transformers makes the same copy.
     """
     for message in conversation.messages:
         if "reasoning_content" in message:

@@ -1,4 +1,4 @@
-"""The messages of a conversation that are trained on, and their spans in its rendering."""
+"""Choice of the messages of a conversation to train on, and their spans in its rendering."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ messages hold 750,000 and take seconds."""
 
 
 class Session:
-    """The renderings of one conversation: whole, in part and with marks.
+    """Rendering of one conversation: whole, in part, or with marks.
 
-    `characters` is the approximate size of `messages` and `tools`; see `CompiledTemplate.render`.
+    The argument `characters` is the approximate size of `messages` and `tools`; see
+    `CompiledTemplate.render`.
     """
 
     def __init__(
@@ -46,7 +47,10 @@ class Session:
         self._rendered = 0
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool = False) -> str:
-        """Return the rendering of `messages` with the tools of this conversation."""
+        """Return the rendering of `messages` with the tools of this conversation.
+
+        Raise `RenderError` if the template fails, or if too many messages have been rendered.
+        """
         self._rendered += len(messages)
         if self._rendered > MAX_RENDERED:
             raise RenderError(
@@ -58,11 +62,15 @@ class Session:
         return self.template.render(messages, self.tools, prompt=prompt, characters=self.characters)
 
     def prefixes(self, text: str, special_tokens: tuple[str, ...]) -> Prefixes:
-        """Return the finder of the messages' spans in their rendering `text`."""
+        """Return the search for spans of messages in `text`, the rendering of this conversation."""
         return Prefixes(self.render, self.messages, text, special_tokens)
 
     def marked_spans(self, count: int, text: str) -> list[Span]:
-        """Return the spans that the template marks in `text`, which renders `count` messages."""
+        """Return the spans that the template marks in the first `count` messages.
+
+        The argument `text` is the rendering of these messages. Raise `RenderError` if the marks are
+        nested or change the text.
+        """
         marks = marks_for(text)
         marked = self.template.render(
             self.messages[:count], self.tools, marks=marks, characters=self.characters
@@ -76,9 +84,10 @@ class Session:
         return spans
 
     def first_spans(self, marked: Sequence[Span], count: int) -> list[Span]:
-        """Return the spans that the template marks if it renders the first `count` messages alone.
+        """Return the spans that the template marks if it renders only the first `count` messages.
 
-        Raise `RenderError` unless they are the first of `marked`, those in all messages.
+        The list `marked` has the spans in the rendering of all messages. Raise `RenderError` if it
+        does not begin with the returned spans.
         """
         if count == len(self.messages):
             return list(marked)
@@ -91,7 +100,10 @@ class Session:
 
 
 def marks_for(text: str) -> str:
-    """Return two noncharacters that `text` does not hold, to mark spans with."""
+    """Return two noncharacters that `text` does not contain, for marking spans.
+
+    Raise `RenderError` if `text` contains nearly all noncharacters.
+    """
     try:
         return unused(text, 2)
     except ValueError as error:
@@ -99,10 +111,10 @@ def marks_for(text: str) -> str:
 
 
 def messages_to_train(conversation: Conversation, train_on: TrainOn) -> list[int]:
-    """Return the indexes of the messages to train on, in order; none is part of the prompt.
+    """Return the indexes of the messages to train on, in order. The prompt is never trained on.
 
-    The record's flag for a message overrides `train_on`. Raise `RenderError` ("no_assistant") if
-    there are none.
+    A flag that the record has for a message overrides `train_on`. Raise `RenderError`
+    ("no_assistant") if there is no message to train on.
     """
     messages = conversation.messages
     flags = conversation.train or [None] * len(messages)
@@ -131,9 +143,9 @@ def find_spans(
     session: Session, text: str, conversation: Conversation, chosen: Sequence[int], *,
     train_on: TrainOn, special_tokens: tuple[str, ...],
 ) -> list[Span]:  # fmt: skip
-    """Return the spans of the messages `chosen` in the rendering `text`.
+    """Return the spans of the messages with the indexes `chosen` in the rendering `text`.
 
-    Raise `RenderError` if one of them cannot be proved.
+    Raise `RenderError` if a span cannot be proved.
     """
     prefixes = session.prefixes(text, special_tokens)
     if train_on == "all":
@@ -146,7 +158,7 @@ def find_spans(
 def _everything(
     conversation: Conversation, prefixes: Prefixes, chosen: Sequence[int], length: int
 ) -> list[Span]:
-    """Return spans of all text but that of the prompt and of messages that are not `chosen`."""
+    """Return spans of all text except the prompt and the messages that are not `chosen`."""
     first = conversation.prompt
     start = prefixes.words_start(first) if first else 0
     left_out = [at for at in range(first, len(conversation.messages)) if at not in chosen]
@@ -162,11 +174,13 @@ def _by_markers(
     session: Session, text: str, conversation: Conversation, prefixes: Prefixes,
     chosen: Sequence[int],
 ) -> list[Span]:  # fmt: skip
-    """Return the spans of the messages `chosen`: of the assistant's by markers, others by prefixes.
+    """Return the spans of the messages with the indexes `chosen`, for a template with markers.
 
-    A template may mark one turn twice and another not at all, so an equal number of spans and turns
-    does not prove which span belongs to which turn: each span must hold the words of its turn. If
-    one does not, the spans of a turn are those that rendering it adds to the messages before it.
+    Markers give the spans of the assistant's messages, and prefixes the spans of other messages. A
+    template may mark one message twice and another message never, so equal numbers of spans and
+    messages do not prove which span belongs to which message: each span must also contain the words
+    of its message. If a span does not, the template renders the first messages alone, once with and
+    once without a message. The spans that are added belong to this message.
     """
     marked = session.marked_spans(len(session.messages), text)
     roles = [message.get("role") for message in conversation.messages]
@@ -189,7 +203,10 @@ def _by_markers(
 
 
 def _holds_words(text: str, message: Mapping[str, Any]) -> bool:
-    """Return whether `text` holds the words of the assistant's `message`, or the names it calls."""
+    """Return whether `text` contains the content of `message` and the names of the tools it calls.
+
+    Return False if the message has neither content nor calls.
+    """
     content = message.get("content")
     said = [content] if isinstance(content, str) else []
     for call in message.get("tool_calls") or ():

@@ -1,9 +1,9 @@
-"""Special tokens that the text of a record spells, and their spans in the rendering.
+"""Special tokens that a record contains as plain text, and their spans in the rendering.
 
-Special tokens that the template writes are encoded as such. Those that a record spells must stay
-text, or a record could end its own turn. To find them in the rendering, the record is rendered once
-more with a noncharacter before and behind each. The rendering must be the same without these marks,
-which proves the spans.
+Special tokens that the template writes are encoded as special tokens. Those in the text of a record
+must stay text, or a record could end its own turn. To locate them, the record is rendered a second
+time with a noncharacter before and after each special token in it. Without these marks, both
+renderings must be the same, which proves the spans.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Span = tuple[int, int]
 
 
 class Spelling:
-    """Search for special tokens in text, the longest first; empty names are ignored."""
+    """Search for special tokens in plain text. Longer tokens are tried first."""
 
     def __init__(self, special_tokens: Sequence[str]) -> None:
         longest = sorted(filter(None, set(special_tokens)), key=len, reverse=True)
@@ -31,14 +31,17 @@ class Spelling:
         self._pattern = re.compile("|".join(map(re.escape, longest)) or "(?!)")
 
     def spans(self, text: str, start: int = 0) -> list[Span]:
-        """Return the spans of the tokens that `text` spells, shifted by `start`."""
+        """Return the spans of special tokens in `text`, with `start` added to each position."""
         if not any(first in text for first in self._firsts):
             return []
         found = self._pattern.finditer(text)
         return [(start + match.start(), start + match.end()) for match in found]
 
     def counts(self, texts: Iterable[str]) -> Counter[str] | None:
-        """Return how often `texts` spell each token; None if they spell none (50 ns per text)."""
+        """Return how often each special token occurs in `texts`, or None if none does.
+
+        This takes 50 ns per text.
+        """
         counts: Counter[str] | None = None
         for text in texts:
             for first in self._firsts:
@@ -49,9 +52,10 @@ class Spelling:
         return counts
 
     def texts(self, values: Sequence[Any]) -> list[str]:
-        """Return the texts among `values`, and the texts in those objects that may spell a token.
+        """Return the texts among `values`, and the texts in those objects that may contain a token.
 
-        Most objects spell none; a search in their JSON takes a tenth of the time of a walk.
+        Most objects contain none. Searching their JSON takes a tenth of the time of visiting all
+        texts.
         """
         texts: list[str] = []
         for value in values:
@@ -71,7 +75,7 @@ class Spelling:
         return self._pattern.search(text) is not None
 
     def marked(self, value: Any, marks: str) -> Any:
-        """Return `value` with the two `marks` around each spelled token, in all its texts."""
+        """Return a copy of `value` with the two `marks` around each special token in its texts."""
         if isinstance(value, str):
             return self._pattern.sub(rf"{marks[0]}\g<0>{marks[1]}", value)
         if isinstance(value, dict):
@@ -83,7 +87,7 @@ class Spelling:
         return value
 
     def unmark(self, marked: str, marks: str) -> tuple[str, list[Span]]:
-        """Return `marked` without `marks`, and the spans of the tokens between two marks."""
+        """Return `marked` without the two `marks`, and the spans of special tokens between them."""
         parts = re.split(f"([{marks}])", marked)
         pieces: list[str] = []
         spans: list[Span] = []
@@ -101,7 +105,7 @@ class Spelling:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yield all texts in a JSON value, keys included.
+    """Yield all texts in a JSON value, including the names in objects.
 
     >>> list(texts_in({"a": ["b", 1, {"c": None}]}))
     ['a', 'b', 'c']
