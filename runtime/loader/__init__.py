@@ -1,1 +1,1 @@
-"""Loaders: from samples in an order to the batches of one rank, with a state to resume from."""
+"""Loaders, which make the batches of one rank from samples in an order and can resume."""

@@ -1,10 +1,11 @@
-"""Steps of one rank: the positions of the epoch that each step covers, and the samples there.
+"""Batch samplers: the positions of an epoch that each step of a rank covers, and their samples.
 
 Global batch `g` of an epoch covers positions g * GB to (g + 1) * GB, where GB = batch_size *
-dp_size. Rank `r` takes the `r`-th of its `dp_size` equal, contiguous parts; the rows of a mixture's
-batch are permuted first (`MixtureOrder.deal_key`). So with an equal global batch, every number of
-ranks serves the same samples in the same order, and all ranks make the same number of steps without
-communication. A pass may begin at any position; the rest of the epoch is then cut in the same way.
+dp_size. Rank `r` gets the `r`-th of its `dp_size` equal, contiguous parts. In a mixture, the rows
+of the global batch are permuted first (`MixtureOrder.deal_key`). So runs with the same global batch
+size serve the same samples in the same order with any number of ranks, and all ranks make the same
+number of steps without communication. A pass may begin at any position; the rest of the epoch is
+then divided into global batches from this position on.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ class Step(NamedTuple):
 class StepSampler(Sampler[list[int]], ABC):
     """Base class of batch samplers, which divide an epoch of `samples` positions into steps.
 
-    Each `iter` serves `epoch`, which only `set_epoch` changes. The default methods are for samplers
-    without skipped samples and mixtures: there, a position is the number of samples served before
-    it.
+    Each `iter` serves the epoch `epoch`, which only `set_epoch` changes. The default methods are
+    for samplers of a single dataset without skipped samples. There, a position equals the number of
+    samples served before it.
     """
 
     samples: int
@@ -93,16 +94,17 @@ class StepSampler(Sampler[list[int]], ABC):
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that the next `iter` serves; running passes do not change."""
+        """Set the epoch that the next `iter` serves; passes that have begun do not change."""
         self._epoch = whole_number("epoch", epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
         return self.batches(self._epoch) if self._lent is None else self._lent
 
     def lend(self, iterator: Iterator[list[int]] | None) -> None:
-        """Make every `iter` return `iterator` from now on; None restores the normal behaviour.
+        """Make every later `iter` return `iterator`, or the sampler's own batches if it is None.
 
-        A loader uses this to give worker processes the batches of one pass, which it counts.
+        A loader uses this to give worker processes the batches of one pass, whose progress it
+        counts.
         """
         self._lent = iterator
 
@@ -117,41 +119,44 @@ class StepSampler(Sampler[list[int]], ABC):
 
     @property
     def phases(self) -> list[dict[str, Any]] | None:
-        """Return the phases of a mixture as its state holds them; None for a single dataset."""
+        """Return the phases of a mixture as JSON values, or None for a single dataset."""
         return None
 
     def take_over(self, state: Mapping[str, Any], stood: Progress, begin: Progress) -> None:
-        """Make later passes continue `state`, which was taken at `stood`, from `begin` on.
+        """Make later passes continue the run of `state` at `begin`.
 
-        `begin` is the next epoch if the state had finished its own. Running passes do not change.
+        The argument `stood` is the progress that `state` contains. `begin` equals `stood`, or is
+        the next epoch if the state had finished its epoch. Passes that have begun do not change.
         """
 
     def position(self, count: int, epoch: int) -> int:
-        """Return the position of the sample served after `count` others.
+        """Return the position at which to continue after `count` served samples of `epoch`.
 
-        Positions include skipped samples, counts do not.
+        Positions include skipped samples, but `count` does not. At the end of the epoch, return the
+        number of positions.
         """
         return self.samples if self.ended(count) else count
 
     def count(self, position: int, epoch: int) -> int:
-        """Return the number of samples served before `position`; skipped samples do not count."""
+        """Return the number of samples served before `position`, without skipped samples."""
         return position
 
 
 class GlobalBatchSampler(StepSampler):
     """Batch sampler of one rank: a list of sample ids for each step.
 
-    `end` decides about the last samples of an epoch if they do not fill a global batch:
+    The argument `end` decides what happens to the last samples of an epoch if they do not fill a
+    global batch:
 
-    - ``"drop"``: they are not served in this epoch. Raises `UsageError` if that leaves nothing.
+    - ``"drop"``: they are not served in this epoch. Raises `UsageError` if that leaves no samples.
     - ``"partial"``: they make a last, shorter batch. For one rank only: the batches of several
       ranks would differ in shape, and some would have no rows at all.
     - ``"pad"``: they are divided among the ranks as evenly as possible, and every rank fills its
       batch up with `PADDING`. So all steps have one shape, and no sample is served twice.
 
-    The samples in `skips` are left out: the others keep their relative order and move up. `content`
-    lists the content ids of the datasets, which seed the digests. If `tagged`, the sample ids of a
-    step contain the epoch (runtime/order/epoch_tag.py).
+    The samples in `skips` are left out: the other samples keep their relative order and move up.
+    The argument `content` lists the content ids of the datasets, which seed the digests. If
+    `tagged`, the sample ids of a step contain the epoch (runtime/order/epoch_tag.py).
 
     Memory and start-up time do not depend on the number of samples. The digest needs the samples of
     all ranks, which costs 30 ns for each sample of the global batch.
@@ -209,7 +214,7 @@ class GlobalBatchSampler(StepSampler):
 
     @property
     def global_batch(self) -> int:
-        """Return the number of samples that all ranks together take in one step."""
+        """Return the number of samples in one step of all ranks together."""
         return self.batch_size * self.dp_size
 
     def with_batch_size(self, batch_size: int) -> GlobalBatchSampler:
@@ -243,16 +248,18 @@ class GlobalBatchSampler(StepSampler):
 
     @property
     def phases(self) -> list[dict[str, Any]] | None:
-        """Return the phases of a mixture as its state holds them; None for a single dataset."""
+        """Return the phases of a mixture as JSON values, or None for a single dataset."""
         order = phased(self.order)
         return None if order is None else order.history(self.samples)
 
     def take_over(self, state: Mapping[str, Any], stood: Progress, begin: Progress) -> None:
-        """Make later passes continue `state`, which was taken at `stood`, from `begin` on.
+        """Make later passes continue the run of `state` at `begin`.
 
-        `begin` is the next epoch if the state had finished its own. The order of a mixture may
-        begin a new phase; that of a single dataset stays. Running passes do not change. Raises the
-        errors of `next_phases`. Warns if the state skips samples that this sampler serves.
+        The argument `stood` is the progress that `state` contains. `begin` equals `stood`, or is
+        the next epoch if the state had finished its epoch. The order of a mixture may begin a new
+        phase; the order of a single dataset does not change. Passes that have begun do not change
+        either. Raise the errors of `next_phases`. Warn if the state skips samples that this sampler
+        serves.
         """
         order = phased(self.order)
         if order is not None:
@@ -264,9 +271,10 @@ class GlobalBatchSampler(StepSampler):
             warn_of_forgotten(len(set(state.get("skip") or ()) - set(known)))
 
     def position(self, count: int, epoch: int) -> int:
-        """Return the position of the sample served after `count` others.
+        """Return the position at which to continue after `count` served samples of `epoch`.
 
-        Positions include skipped samples, counts do not.
+        Positions include skipped samples, but `count` does not. At the end of the epoch, return the
+        number of positions.
         """
         if count >= self.served:
             return self.samples
@@ -276,17 +284,23 @@ class GlobalBatchSampler(StepSampler):
         return int(found[0])
 
     def count(self, position: int, epoch: int) -> int:
-        """Return the number of samples served before `position`; skipped samples do not count."""
+        """Return the number of samples served before `position`, without skipped samples."""
         if self.skips is None:
             return position
         return self.skips.count(position, self.order, self.samples, epoch)
 
     def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
-        """Yield the steps of `epoch` after `start` served samples; a late start costs nothing."""
+        """Yield the steps of `epoch` after its first `start` served samples.
+
+        A large `start` takes no more time than 0.
+        """
         return self._steps(self.order, epoch, start)
 
     def _steps(self, order: Order, epoch: int, start: int) -> Iterator[Step]:
-        """Yield the steps in `order`, even if `load_state_dict` replaces `self.order` meanwhile."""
+        """Yield the steps of `epoch` in `order` after its first `start` served samples.
+
+        The order is an argument because `load_state_dict` may replace `self.order` during the pass.
+        """
         total, size = self.remaining(start), self.global_batch
         whole = max(0, self.served - start) // size
         ahead = getattr(order, "ahead", _AHEAD)
@@ -306,13 +320,13 @@ class GlobalBatchSampler(StepSampler):
     def _ordered(
         self, order: Order, positions: Positions, epoch: int
     ) -> tuple[Positions, list[int]]:
-        """Return the samples at `positions` [steps, samples], and the digest of each step."""
+        """Return the samples at `positions` [steps, samples] and the digest of each step."""
         samples = self._at(order, positions, epoch)
         parts = contributions(samples, positions, epoch, self._digest_seed)
         return samples, parts.sum(axis=1, dtype=np.uint64).tolist()
 
     def _last(self, order: Order, epoch: int, begin: int) -> Step:
-        """Return the last step of the epoch, which has fewer samples than a global batch."""
+        """Return the last step of the epoch, a part of a global batch that begins at `begin`."""
         rest = self.served - begin
         samples, (digest,) = self._ordered(order, np.arange(begin, self.served)[None], epoch)
         first, stop = (rest * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1))
@@ -325,10 +339,10 @@ class GlobalBatchSampler(StepSampler):
     def _dealt(
         self, order: Order, samples: Positions, begins: Positions, mine: slice, epoch: int
     ) -> Positions:
-        """Return this rank's part `mine` of each row of `samples` [steps, samples].
+        """Return the columns `mine` (the part of this rank) of `samples`, int64 [steps, samples].
 
-        The rows of a mixture are permuted first, keyed by `begins` [steps, 1], the position at
-        which each step begins: see `MixtureOrder.deal_key`.
+        In a mixture, the samples of each step are permuted first. The permutation depends on
+        `begins` [steps, 1], the position at which each step begins: see `MixtureOrder.deal_key`.
         """
         if self.tagged:
             samples = with_epoch(samples, epoch)
@@ -355,7 +369,9 @@ class GlobalBatchSampler(StepSampler):
 
 
 def _chunks(whole: int, first: int, each: int) -> Iterator[tuple[int, int]]:
-    """Yield start and length of the chunks of `whole` items: first `first` items, then `each`.
+    """Yield (start, length) of consecutive chunks that together cover `whole` items.
+
+    The first chunk has `first` items, and each later chunk `each` items. The last may be shorter.
 
     >>> list(_chunks(10, 1, 4)), list(_chunks(1, 3, 4))
     ([(0, 1), (1, 4), (5, 4), (9, 1)], [(0, 1)])

@@ -2,12 +2,12 @@
 
 `Loader` implements what all kinds of data share: passes, worker processes, the prefetch thread,
 pinned memory, statistics, errors. A `BatchSource` implements what differs: the order, the progress
-in it, and the state. There is one for map-style datasets (runtime/loader/map_source.py), one for
-streams of built data (runtime/stream/loader.py) and one for iterables of the caller
-(runtime/external/iterable_loader.py).
+in this order, and the state. There is a source for map-style datasets
+(runtime/loader/map_source.py), one for streams of built data (runtime/stream/loader.py) and one for
+iterables of the caller (runtime/external/iterable_loader.py).
 
-A source counts a batch before it yields it, so the state that a trainer takes includes the batch it
-has just received.
+A source counts a batch before it yields the batch, so the state that a trainer saves includes the
+batch it has just received.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Counted = tuple[Any, int, int]
 
 
 class BatchPass(Protocol):
-    """One pass: the batches of an epoch from the current progress to its end."""
+    """A pass: the batches from the current progress to the end of the epoch."""
 
     @property
     def continues(self) -> bool:
@@ -34,34 +34,35 @@ class BatchPass(Protocol):
         ...
 
     def batches(self) -> Generator[Any]:
-        """Return the batches of the pass, made in this process."""
+        """Return the batches of the pass, which this process makes."""
         ...
 
     def lent(self) -> AbstractContextManager[None]:
-        """Return a context manager; worker processes started inside it serve this pass."""
+        """Return a context in which started worker processes make the batches of this pass."""
         ...
 
     def counted(self, batches: Iterator[Any]) -> Iterator[Counted]:
-        """Yield `batches`, each after counting it; the last one ends the epoch.
+        """Yield (batch, rows, padding rows) for each of `batches`, after adding it to the progress.
 
-        Holds no reference to a batch that it has yielded.
+        After the last batch the epoch is finished. The generator holds no reference to a batch that
+        it has yielded, so the memory of the batch can be reused.
         """
         ...
 
     def close(self) -> None:
-        """End the pass, whether complete or not."""
+        """End the pass, even if it is not complete."""
         ...
 
 
 class BatchSource(Protocol):
-    """The batches of a rank in a seeded order, and the progress of the trainer in it."""
+    """The batches of a rank in a seeded order, and the progress of the trainer in this order."""
 
     dataset: Any
     """The dataset that worker processes receive."""
 
     @property
     def torch_options(self) -> dict[str, Any]:
-        """Return the arguments of `DataLoader` that decide about batching."""
+        """Return the arguments of `DataLoader` that control batching."""
         ...
 
     @property
@@ -76,7 +77,7 @@ class BatchSource(Protocol):
 
     @property
     def order_digest(self) -> int | None:
-        """Return the digest of the samples served in the current epoch; None for streams."""
+        """Return the digest of the samples served in the current epoch, or None for streams."""
         ...
 
     def set_epoch(self, epoch: int) -> None:
@@ -88,7 +89,7 @@ class BatchSource(Protocol):
         ...
 
     def upcoming(self, workers: int) -> tuple[Step | None, Any]:
-        """Return the first step of the next pass and its batch; the progress does not change."""
+        """Return the first step of the next pass and its batch, without changing the progress."""
         ...
 
     def with_batch_size(self, batch_size: int) -> BatchSource:

@@ -1,10 +1,10 @@
 """`Loader`: a torch DataLoader with an epoch, a state to resume from, and statistics.
 
 `Loader` is a subclass of `torch.utils.data.DataLoader`, so code that works with DataLoaders works
-with it. A `BatchSource` decides what is served. By default, one thread of the calling process makes
-batches a few steps ahead: making a batch costs less than sending it from another process. Worker
-processes help with transforms in Python, and slow down everything else. The batches are the same in
-all cases.
+with it. A `BatchSource` decides which batches it serves. By default, a thread of the calling
+process makes batches a few steps ahead, because making a batch costs less than sending it from
+another process. Worker processes help with transforms written in Python, and slow down everything
+else. The batches are the same in all cases.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ _Made = Generator[Any] | Ahead[Any]
 
 
 class Loader(DataLoader[Batch]):
-    """DataLoader that serves epochs of a seeded order and can resume anywhere in them.
+    """DataLoader that serves epochs in a seeded order and can resume anywhere in an epoch.
 
-    Made by `create_loader`, `stream_loader` and others. `dataset_obj` is the dataset, and
-    `sampler_obj` the batch sampler of a map-style dataset (None for streams).
+    Loaders are made by `create_loader`, `stream_loader` and others. `dataset_obj` is the dataset,
+    and `sampler_obj` the batch sampler of a map-style dataset (None for streams).
 
     Each `iter(loader)` is one pass over the epoch that `epoch` names at that time. When a pass
-    yields its last batch, `epoch` increases by one, unless another epoch was set meanwhile. A pass
-    that is left early does not count: the next one begins where that one began. So plain loops see
-    a new order each time, and (epoch, batches yielded) identifies the progress of a run.
+    yields its last batch, `epoch` increases by one, unless another epoch was set during the pass. A
+    pass that the caller leaves early does not count: the next pass begins where that pass began. So
+    plain loops see a new order each time, and (epoch, batches yielded) identifies the progress of a
+    run.
 
     `state_dict()` returns this progress (batches prepared ahead do not count); the pass after
     `load_state_dict` continues there. `len` is the number of steps in a whole epoch. If worker
@@ -85,9 +86,10 @@ class Loader(DataLoader[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next `iter` serve `epoch` from its beginning.
 
-        Trainers that resume call this after `load_state_dict`: if the loaded progress is in
-        `epoch`, it is kept, and if the state had finished `epoch`, that is not served again. Any
-        other epoch drops the loaded progress, with a warning if no pass has begun from it.
+        Trainers that resume call this after `load_state_dict`. If the loaded progress is in
+        `epoch`, the next pass still continues from there. If the loaded state had finished `epoch`,
+        the call has no effect, so that the epoch is not served again. Any other epoch drops the
+        loaded progress, with a warning if no pass has begun from it.
         """
         self.source.set_epoch(epoch)
 
@@ -117,7 +119,7 @@ class Loader(DataLoader[Batch]):
         return part, self._received(batches, self._passes)
 
     def _renew_workers(self) -> None:
-        """Stop workers that have an older version of the dataset, and all if some of them died."""
+        """Stop the workers of the previous pass if the dataset has changed or a worker has died."""
         now, workers = _version(self.dataset_obj), usable(self._iterator)
         if now != self._version and workers is not None:
             workers._shutdown_workers()
@@ -125,7 +127,10 @@ class Loader(DataLoader[Batch]):
         self._version, self._iterator = now, workers
 
     def _received(self, batches: Any, number: int) -> Generator[Any]:
-        """Yield the batches of workers; raise `UsageError` once a newer pass uses these workers."""
+        """Yield `batches`, which the workers of pass `number` send.
+
+        Raise `UsageError` once a newer pass uses these workers.
+        """
         try:
             self._require_newest(number)
             for batch in raising_errors(batches):
@@ -146,7 +151,7 @@ class Loader(DataLoader[Batch]):
             )  # fmt: skip
 
     def _serve(self, part: BatchPass, made: _Made) -> Generator[Batch]:
-        """Yield the batches of a pass, and of the passes that continue the same iteration."""
+        """Yield the batches `made` for a pass, then those of passes that continue the iteration."""
         tally = self._tally
         while True:
             first = True
@@ -177,28 +182,30 @@ class Loader(DataLoader[Batch]):
             part, made = self._begin()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the progress of the run as plain JSON; costs some microseconds.
+        """Return the progress of the run as plain JSON values, in a few microseconds.
 
         Batches that were yielded count; batches that were only prepared do not.
         """
         return self.source.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken: the next `iter` serves what follows it.
+        """Make the next `iter` continue where `state` was taken.
 
-        Ranks, workers and batch size may differ. So may the skip list, which then applies from here
-        on, and, for a mixture made with `weights_changed`, the weights and the datasets. Raises
-        `IncompatibleError` for a state of another dataset or order or of a newer version, and
-        `UsageError` for anything that is no sound state.
+        The number of ranks, the number of workers and the batch size may differ. So may the skip
+        list, which then applies from this position on, and, for a mixture made with
+        `weights_changed`, the weights and the datasets. Raise `IncompatibleError` if the state
+        belongs to another dataset or order, or was saved by a newer version. Raise `UsageError` if
+        `state` is not a valid state.
         """
         self.source.load_state_dict(state)
 
     def with_batch_size(self, batch_size: int) -> Loader:
         """Return a loader that continues the order from the same progress with another batch size.
 
-        `batch_size` is per rank; `len`, the steps and the end of the epoch follow from it. The
-        dataset object is shared, so nothing is opened; worker processes are not shared. This loader
-        does not change. Costs as much as `load_state_dict`.
+        `batch_size` is the number of rows per rank; `len`, the steps and the end of the epoch
+        follow from it. Both loaders use the same dataset object, so no file is opened again. The
+        new loader starts worker processes of its own. This loader does not change. The call costs
+        as much as `load_state_dict`.
 
             >>> loader = loader.with_batch_size(64)                          # doctest: +SKIP
         """
@@ -209,20 +216,20 @@ class Loader(DataLoader[Batch]):
 
     @property
     def order_digest(self) -> str | None:
-        """Return the digest of the samples that all ranks served in this epoch: 16 hex digits.
+        """Return the digest (16 hex digits) of the samples that all ranks served in this epoch.
 
         Runs of the same order have the same digest at the same position. After the end of an epoch,
-        the digest of the whole epoch stays until the next pass begins. None for streams, whose
-        samples have no numbers.
+        the property keeps the digest of the whole epoch until the next pass begins. It is None for
+        streams, whose samples have no numbers.
         """
         digest = self.source.order_digest
         return None if digest is None else f"{digest:016x}"
 
     def upcoming(self) -> tuple[Step | None, Any]:
-        """Return the first step of the next pass and its batch; the progress does not change.
+        """Return the first step of the next pass and its batch, without changing the progress.
 
-        A stream has no step (None) and must be read up to the batch. The batch is None if there is
-        none.
+        For a stream the step is None, and the data up to the batch must be read. The batch is None
+        if there is no next batch.
         """
         try:
             return self.source.upcoming(self.num_workers)
@@ -233,7 +240,7 @@ class Loader(DataLoader[Batch]):
             raise
 
     def _add_path(self, error: DataprepError) -> None:
-        """Add the path of the dataset to `error`; for mixtures, `MixtureDataset` has done so."""
+        """Add the path of the dataset to `error`; `MixtureDataset` does so for a mixture."""
         split = getattr(self.dataset_obj, "split", None)
         data = getattr(split, "dataset", None) or getattr(split, "data", None)
         path = getattr(data, "path", None)
@@ -241,11 +248,11 @@ class Loader(DataLoader[Batch]):
             name_dataset(error, path)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes without the thread and workers of a pass; a copy starts its own."""
+        """Return the attributes without the thread and workers; a copy starts new ones."""
         return {**vars(self), "_ahead": _nothing, "_iterator": None}
 
     def stats(self) -> LoaderStats:
-        """Return the counts since the loader was made, and how long the trainer waited."""
+        """Return the counts since the last reset, and how long the trainer waited for batches."""
         ahead = self._ahead()
         return self._tally.stats(ready=ahead.ready if ahead is not None else 0)
 
@@ -255,12 +262,12 @@ class Loader(DataLoader[Batch]):
 
 
 def _version(dataset: Any) -> int:
-    """Return the version of `dataset`, a number that changes with its samples; 0 if it has none."""
+    """Return the version number of `dataset`, which changes with its samples. The default is 0."""
     return getattr(dataset, "version", 0)
 
 
 def _nothing() -> None:
-    """Return None, like a weak reference to a thread that is gone."""
+    """Return None, like a weak reference to a thread that no longer exists."""
 
 
 def _pinned_all(batches: Iterator[Any]) -> Generator[Any]:
@@ -269,7 +276,7 @@ def _pinned_all(batches: Iterator[Any]) -> Generator[Any]:
 
 
 def _pinned(batch: Any) -> Any:
-    """Return `batch` with all tensors page-locked, inside dicts, lists and tuples too."""
+    """Return a copy of `batch` with all tensors page-locked, also in dicts, lists and tuples."""
     if isinstance(batch, torch.Tensor):
         return batch.pin_memory()
     if isinstance(batch, dict):
@@ -282,10 +289,10 @@ def _pinned(batch: Any) -> Any:
 
 
 def set_epoch(loader: Loader, epoch: int) -> None:
-    """Make the next pass over `loader` serve `epoch`, with workers or without.
+    """Make the next pass over `loader` serve `epoch`, with or without workers.
 
-    Works for all loaders of dataprep; see `Loader.set_epoch`. Raises `UsageError` for an object
-    without `set_epoch`, such as a stock DataLoader.
+    This function works for all loaders of dataprep; see `Loader.set_epoch`. Raise `UsageError` for
+    an object without `set_epoch`, such as a stock DataLoader.
     """
     if not hasattr(loader, "set_epoch"):
         raise UsageError(

@@ -1,8 +1,8 @@
 """Errors that the machine causes in a loader: too little memory, no shared memory, dead workers.
 
-torch and Python raise errors of many types for these: a `RuntimeError` for a killed worker or for
-full shared memory, a `MemoryError`, an `OSError`. `machine_error` converts such an error to a
-`StorageError` with a remedy; the original becomes its `__cause__` when it is raised.
+torch and Python raise errors of many types in these cases: a `RuntimeError` for a killed worker or
+for full shared memory, a `MemoryError`, an `OSError`. `machine_error` converts such an error to a
+`StorageError` that advises what to do. When it is raised, the original error is its `__cause__`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ _ITERATORS: weakref.WeakSet[Any] = weakref.WeakSet()
 def machine_error(error: BaseException, *, starting: bool = False) -> StorageError | None:
     """Return the `StorageError` for `error`, or None if the machine did not cause it.
 
-    `starting`: worker processes were being started, so every `OSError` is about that. At other
-    times it may come from the user's files or sockets.
+    Set `starting` if the error occurred while worker processes were being started. Then every
+    `OSError` counts as an error of the machine. At other times an `OSError` may come from the
+    user's files or sockets.
 
     >>> print(machine_error(MemoryError("1 TiB")))
     error[E_MEMORY] memory: there is not enough: 1 TiB. Use a smaller batch_size, fewer \
@@ -70,7 +71,7 @@ num_workers or a smaller prefetch, or give this process more memory.
 
 
 def raise_named(error: Exception, *, starting: bool = False) -> NoReturn:
-    """Raise the `machine_error` of `error`, or `error` itself if that is None."""
+    """Raise the `machine_error` of `error`, or `error` itself if the machine did not cause it."""
     named = machine_error(error, starting=starting)
     if named is None:
         raise error
@@ -79,7 +80,7 @@ def raise_named(error: Exception, *, starting: bool = False) -> NoReturn:
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Raise errors in the block, which starts worker processes, as `StorageError`."""
+    """Start worker processes in this context, and raise errors of the machine as `StorageError`."""
     try:
         yield
     except (RuntimeError, OSError, MemoryError) as error:
@@ -87,10 +88,10 @@ def starting_workers() -> Iterator[None]:
 
 
 def watched(batches: Any) -> Any:
-    """Return `batches`, the iterator of a DataLoader; a dead worker will raise a `StorageError`.
+    """Return `batches` (the iterator of a DataLoader) and report dead workers by a `StorageError`.
 
-    torch's signal handler raises an error wherever this process is at that time. It is replaced by
-    `_on_death`, which calls it.
+    The signal handler of torch raises an error at whatever line this process is executing. In the
+    main thread, it is replaced by `_on_death`, which calls it and converts the error.
     """
     _ITERATORS.add(batches)
     if threading.current_thread() is threading.main_thread():
@@ -101,7 +102,10 @@ def watched(batches: Any) -> Any:
 
 
 def usable(batches: Any) -> Any:
-    """Return a DataLoader's iterator if all its workers live; else stop them and return None."""
+    """Return `batches` (the iterator of a DataLoader) if all its workers are alive.
+
+    Otherwise stop the workers and return None.
+    """
     if all(worker.is_alive() for worker in getattr(batches, "_workers", ())):
         return batches
     batches._shutdown_workers()
@@ -109,7 +113,7 @@ def usable(batches: Any) -> Any:
 
 
 def _on_death(handler: Any, number: int, frame: Any) -> None:
-    """Call torch's `handler`; raise a `StorageError` if a worker of a dataprep loader has died."""
+    """Call torch's `handler`; raise a `StorageError` if a worker of a dataprep loader died."""
     try:
         handler(number, frame)
     except RuntimeError as error:
@@ -135,7 +139,7 @@ def _too_many_files(text: str) -> StorageError:
 
 
 def _death(error: BaseException, text: str) -> StorageError:
-    """Return the error for worker processes that torch found dead."""
+    """Return the error for dead worker processes, given torch's `error` and its message `text`."""
     found = _DIED.search(text)
     pids = found[1] if found else ""
     how, chain = _exit_of(error, pids), " ".join(str(e) for e in _chain(error))
@@ -157,9 +161,10 @@ def _death(error: BaseException, text: str) -> StorageError:
 
 
 def _exit_of(error: BaseException, pids: str) -> str:
-    """Return how the processes `pids` ended: by the exit code of the first that has one.
+    """Return a phrase that says how the processes `pids` ended, such as "was killed by SIGKILL".
 
-    Without an exit code, the text of `error` and its causes may name a signal.
+    The phrase describes the exit code of the first process that has one. Without an exit code, it
+    names the signal in the text of `error` or its causes, if any.
     """
     code = next((w.exitcode for w in _workers(pids) if w.exitcode is not None), None)
     if code is not None:  # torch's workers end with 0 on SIGTERM
@@ -175,7 +180,7 @@ _NAMES = {signal.strsignal(number) or "": number.name for number in signal.Signa
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield `error` and the errors that led to it."""
+    """Yield `error`, then the error that caused it, and so on."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

@@ -1,8 +1,9 @@
 """`MapSource`: batches of a map-style dataset, in the steps of a sampler.
 
-A step lists sample ids. They are announced to the kernel some steps ahead, then requested from the
-dataset, and the batch arrives some steps later, because datasets may read several requests ahead.
-So requested steps wait in a queue, and the first of them belongs to the next batch.
+A step is a list of sample ids. The ids of a step are first announced to the kernel, so that it
+reads them from disk. Some steps later the batch is requested from the dataset, which may read
+several requests ahead before it returns a batch. So requested steps wait in a queue, and the next
+batch that arrives belongs to the first step in the queue.
 """
 
 from __future__ import annotations
@@ -32,17 +33,18 @@ _ANNOUNCE_AHEAD = 8  # batches: measured, more do not make a cold cache faster
 
 
 class Announcer(Protocol):
-    """Interface of an object that tells the kernel which samples will be read."""
+    """Interface of an object that tells the kernel which samples will be read soon."""
 
     def announce(self, samples: Positions) -> None:
-        """Announce `samples`, int64; padding rows are ignored."""
+        """Announce `samples`, an int64 array of sample ids in which padding rows are ignored."""
         ...
 
 
 class MapSource:
     """A `BatchSource` over a map-style `dataset` and a `sampler` of its steps.
 
-    `order` is the definition of the order. `announcer` receives the samples of coming steps.
+    `order` is the definition of the order. The `announcer` is called with the samples of coming
+    steps.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class MapSource:
 
     @property
     def torch_options(self) -> dict[str, Any]:
-        """Return the arguments of `DataLoader` that decide about batching."""
+        """Return the arguments of `DataLoader` that control batching."""
         return {"batch_sampler": self.sampler, "collate_fn": batch_of}
 
     @property
@@ -102,21 +104,24 @@ class MapSource:
         return _MapPass(self, steps, begin, self.current)
 
     def upcoming(self, workers: int) -> tuple[Step, Any]:
-        """Return the first step of the next pass and its batch; the progress does not change."""
+        """Return the first step of the next pass and its batch, without changing the progress."""
         begin = self.next
         count = self.sampler.count(begin.position, begin.epoch)
         step = next(self.sampler.steps(begin.epoch, count))
         return step, self.dataset.batch(next(_Requests(iter([step]), self, begin.epoch)))
 
     def end_epoch(self, epoch: int) -> None:
-        """Move on to the next epoch, unless another epoch was set during the pass."""
+        """Record that a pass has finished `epoch`, so that the next pass serves the next epoch.
+
+        If another epoch was set during the pass, the next pass serves that epoch.
+        """
         if self.epoch == epoch:
             self.sampler.set_epoch(epoch + 1)
         self.next = Progress(epoch=self.epoch)
         self.served = (self.epoch, 0, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the progress as JSON values; batches that were yielded count."""
+        """Return the progress as JSON values, which includes all batches that were yielded."""
         epoch, count, digest = self.served
         position = self.sampler.position(count, epoch)
         progress = Progress(epoch=epoch, position=position, digest=digest)
@@ -150,9 +155,9 @@ class MapSource:
         return other
 
     def _sized_as(self, state: object) -> tuple[Blocks | None, dict[str, Any]]:
-        """Return the order with the block sizes of `state`, and its definition with them.
+        """Return the order of the sampler with the block sizes of `state`, and its definition.
 
-        The order is None if its sizes stay: they were chosen by the user, or `state` has none.
+        The order is None if the sizes do not change: the user chose them, or `state` has no sizes.
         """
         order, stored = self.sampler.order, {}
         if isinstance(state, Mapping):
@@ -167,13 +172,16 @@ class MapSource:
         return sized, {**self.order, **found}
 
     def _set_dataset_epoch(self, epoch: int) -> None:
-        """Set the epoch of a dataset that varies by epoch, for samples that the user reads."""
+        """Set the epoch of the dataset if its samples depend on the epoch.
+
+        The passes of the loader do not need it: it applies to samples that the user reads directly.
+        """
         if _varies(self.dataset):
             self.dataset.set_epoch(epoch)  # type: ignore[attr-defined]
 
 
 class _MapPass:
-    """A pass of a `MapSource`; see `BatchPass`."""
+    """A pass over a `MapSource`; see `BatchPass`."""
 
     continues = False
 
@@ -184,7 +192,7 @@ class _MapPass:
         self._requests = _Requests(steps, source, begin.epoch)
 
     def batches(self) -> Generator[Batch]:
-        """Yield the batches, made by the method `in_turn` of the dataset if it has one."""
+        """Yield the batches, made by the dataset's method `in_turn` or, without it, `batch`."""
         dataset = self._source.dataset
         snapshot: Callable[[], SampleDataset] | None = getattr(dataset, "snapshot", None)
         dataset = dataset if snapshot is None else snapshot()  # changes apply to the next pass
@@ -195,7 +203,7 @@ class _MapPass:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Make the sampler yield the requests of this pass, while torch starts its workers."""
+        """Make the sampler yield the steps of this pass while torch starts its workers."""
         sampler = self._source.sampler
         sampler.lend(samples.tolist() for samples in self._requests)
         try:
@@ -204,7 +212,7 @@ class _MapPass:
             sampler.lend(None)
 
     def counted(self, batches: Iterator[Any]) -> Iterator[Counted]:
-        """Yield `batches`, each after counting its step."""
+        """Yield (batch, rows, padding rows) for each of `batches`, after counting its step."""
         source, epoch, digest = self._source, self._begin.epoch, self._begin.digest
         taken = self._requests.steps.popleft
         for batch in batches:
@@ -220,13 +228,13 @@ class _MapPass:
             yield handed.pop(), len(step.samples), filling
 
     def close(self) -> None:
-        """End the pass, whether complete or not."""
+        """End the pass, even if it is not complete."""
         if self._source.current == self._number:
             self._source.current = -self._number
 
 
 class _Requests(Iterator[Positions]):
-    """Iterator over the samples of each step, with the epoch if the dataset needs it."""
+    """Iterator over the sample ids of each step, with the epoch in them if the dataset needs it."""
 
     def __init__(self, steps: Iterator[Step], source: MapSource, epoch: int) -> None:
         self.steps: deque[Step] = deque()
@@ -242,10 +250,11 @@ class _Requests(Iterator[Positions]):
 
 
 def _announced(steps: Iterator[Step], announcer: Announcer | None) -> Iterator[Step]:
-    """Yield `steps`, each announced to the kernel some steps ahead.
+    """Yield `steps`, and announce each step to the kernel some steps before it is yielded.
 
-    Holds no reference to the loader: torch keeps this iterator together with the workers of the
-    loader, which would then live until the next garbage collection.
+    The generator holds no reference to the loader. torch keeps the generator together with the
+    workers of the loader, and such a reference would keep both alive until the next garbage
+    collection.
     """
     if announcer is None:
         yield from steps

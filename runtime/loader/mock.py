@@ -1,8 +1,8 @@
-"""`MockDataset`: batches of the real shapes from memory, to time a loop without loading.
+"""`MockDataset`: batches of the real shapes from memory, to time a training loop without loading.
 
     create_loader(..., mock=True)
 
-If a run with it is no faster than one without, the run does not wait for the loader.
+If a run with `mock=True` is no faster than a run without it, the run does not wait for the loader.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["MockDataset"]
 class MockDataset(BatchDataset):
     """Dataset with the first sample of `real` in every row.
 
-    Rows of fixed length have the real shapes; documents are all as long as the first. All batches
-    of one size share their tensors: do not write to them.
+    Rows of fixed length have the real shapes. Documents all have the length of the first document.
+    All batches of one size use the same tensors: do not write to them.
     """
 
     def __init__(self, real: SampleDataset) -> None:
@@ -33,14 +33,17 @@ class MockDataset(BatchDataset):
 
     @property
     def definition(self) -> Mapping[str, Any]:
-        """Return the definition of the real dataset, with the field `mock`."""
+        """Return the definition of the real dataset, with the field `mock` added."""
         return {**self.real.definition, "mock": True}
 
     def __len__(self) -> int:
         return len(self.real)
 
     def batch(self, indices: Indices) -> Batch:
-        """Return a batch with the first sample in every row; `sample_mask` follows `indices`."""
+        """Return a batch with the first sample in every row.
+
+        The field `sample_mask`, if there is one, marks the padding rows in `indices`.
+        """
         numbers = sample_numbers(indices, len(self))
         check_samples(numbers[numbers != PADDING], len(self))
         rows = len(numbers)
@@ -54,6 +57,6 @@ class MockDataset(BatchDataset):
     def spans(
         self, samples: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return empty starts and stops, as nothing is read."""
+        """Return two empty arrays (starts and stops), because no tokens are read."""
         nothing = np.empty(0, np.int64)
         return nothing, nothing

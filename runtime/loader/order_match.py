@@ -1,8 +1,8 @@
-"""Comparison of the order in a state with the order that a loader serves, and the errors about it.
+"""Comparison of the order in a state with the order of a loader, and errors if they differ.
 
 A single dataset and a mixture of only that dataset have different orders, and so have mixtures of
-the same datasets in another sequence. Errors name open datasets by their paths and others by their
-content ids, and the remedy lists the datasets to pass.
+the same datasets in another sequence. Errors name open datasets by their paths and other datasets
+by their content ids. The advice in an error lists the datasets to pass.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NAMES = {"kind": "rows", "positions": "samples in all"}
 
 
 class OpenSplit(NamedTuple):
-    """An open split: its content id, and the name of its dataset in messages."""
+    """Content id of an open split, and the name of its dataset for messages."""
 
     content_id: str
     name: str
@@ -52,7 +52,8 @@ class OpenSplit(NamedTuple):
 class ServedDatasets:
     """The datasets that a loader serves, in order, and the fields in which a state may differ.
 
-    Without `datasets`, messages name content ids. `weights` is empty for a single dataset.
+    If `datasets` is empty, messages name content ids. The tuple `weights` is empty for a single
+    dataset.
     """
 
     datasets: tuple[OpenSplit, ...] = ()
@@ -81,9 +82,9 @@ def served_datasets(order: Order, samples: object) -> ServedDatasets:
 def require_order(
     state: Mapping[str, Any], order: Mapping[str, Any], served: ServedDatasets
 ) -> None:
-    """Raise `IncompatibleError` unless `state` is of this `order`; `served.changing` may differ.
+    """Raise `IncompatibleError` unless `state` was taken with the order defined by `order`.
 
-    Raises `UsageError` for a state without an order.
+    The fields in `served.changing` may differ. Raise `UsageError` if `state` contains no order.
     """
     stored = state.get("order")
     if not isinstance(stored, Mapping):
@@ -115,8 +116,8 @@ def require_order(
 def comparable(definition: Any) -> Any:
     """Return the fields of `definition` that are compared and hashed: all but nulls and `split`.
 
-    A null means that a field is missing. The name of a split is for messages only: the content id
-    identifies it. The same holds for nested objects.
+    A null stands for a missing field. The name of a split is only for messages, because the content
+    id identifies the split. Nested objects are treated in the same way.
 
     >>> comparable({"kind": "windows", "split": "train", "labels": None})
     {'kind': 'windows'}
@@ -133,14 +134,14 @@ def comparable(definition: Any) -> Any:
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return the names of the fields that are not equal."""
+    """Return the names of the fields whose values differ between two definitions."""
     return [name for name in {**one, **other} if one.get(name) != other.get(name)]
 
 
 def require_algorithm(found: object) -> None:
-    """Raise unless the sample order of a state, `found`, is the version that this dataprep has.
+    """Raise `IncompatibleError` unless `found` is the version of the sample order in this dataprep.
 
-    Raises `IncompatibleError` for another version, and `UsageError` if `found` is no integer.
+    The value `found` comes from a state. Raise `UsageError` if it is not an integer.
     """
     if type(found) is not int:
         raise damaged(f"algorithm {found!r}")
@@ -154,9 +155,10 @@ def require_algorithm(found: object) -> None:
 def require_datasets(
     state: Mapping[str, Any], datasets: Sequence[OpenSplit], *, mixed: bool
 ) -> None:
-    """Raise the errors of `require_order` about the datasets of `state`, and about nothing else.
+    """Raise `IncompatibleError` if `state` was taken on other datasets than `datasets`.
 
-    `mixed`: the datasets are to be served as a mixture.
+    The argument `mixed` says whether the datasets will be served as a mixture. Raise the errors of
+    `require_algorithm`, too. Other differences are left to `require_order`.
     """
     stored: Mapping[str, Any] = state["order"]
     require_algorithm(stored.get("algorithm"))
@@ -173,7 +175,10 @@ def _is_mixture(order: Mapping[str, Any]) -> bool:
 
 
 def contents_of(state: Mapping[str, Any], order: Mapping[str, Any]) -> Sequence[str]:
-    """Return the content ids in a state, whole or their first 16 digits; empty if it has none."""
+    """Return the content ids in a state, or an empty list if it contains none.
+
+    Some states contain only the first 16 digits of each id.
+    """
     contents = order.get("content")
     if not isinstance(contents, list | tuple):
         sources = _last_phase(state).get("sources")
@@ -195,10 +200,11 @@ def _other_datasets(
     datasets: Sequence[OpenSplit],
     other: str,
 ) -> IncompatibleError:
-    """Return the error for a state of other datasets, or of the same ones served differently.
+    """Return the error for a state of other datasets, or of the same datasets served differently.
 
-    `mixed`: whether the state is of a mixture, and whether the loader serves one. `was` and `now`
-    are their content ids. `other` is added to the remedy.
+    The pair `mixed` says whether the state belongs to a mixture, and whether the loader serves a
+    mixture. `was` and `now` are the content ids of the state and the loader. `other` is appended to
+    the advice in the error.
     """
     of_state, of_this = _named(was, datasets), _named(now, datasets)
     code, remedy = "E_STATE_DATASET", "Open the dataset that it was taken on."
@@ -231,7 +237,10 @@ def _counted(contents: Iterable[str]) -> Counter[str]:
 
 
 def _named(contents: Sequence[str], datasets: Sequence[OpenSplit]) -> str:
-    """Return a phrase that lists the datasets with these contents by name, or by content id."""
+    """Return a phrase that lists the datasets with these content ids, by name if they are open.
+
+    Other datasets are listed by the beginning of the content id.
+    """
     left, names = list(datasets), []
     for content in contents:
         found = next((one for one in left if one.content_id[:_ID] == content[:_ID]), None)
@@ -252,7 +261,11 @@ def _differences(
     names: Sequence[str],
     weights: Sequence[int],
 ) -> list[str]:
-    """Return a phrase for each option that differs, without the fields that follow from others."""
+    """Return a phrase for each of the fields `names`, whose values in a state and a loader differ.
+
+    Fields that merely follow from other fields are left out if that leaves any field. `weights` are
+    the weights of the loader.
+    """
     pairs, following = {name: (stored.get(name), order.get(name)) for name in names}, _FOLLOWING
     if "weights_sha256" in pairs:
         known = stored.get("weights") or _last_phase(state).get("weights")
@@ -268,7 +281,10 @@ def _differences(
 
 
 def _phrases(name: str, was: Any, now: Any) -> list[str]:
-    """Return a phrase for the field `name`; for objects, one for each field that differs."""
+    """Return phrases such as "seed 1, not 2" about the field `name`.
+
+    If both values are objects, there is a phrase for each of their fields that differs.
+    """
     if not (isinstance(was, Mapping) and isinstance(now, Mapping)):
         return [f"{name} {_brief(was)}, not {_brief(now)}"]
     return [

@@ -1,14 +1,14 @@
 """`Prefetcher`: a thread that runs an iterator ahead of its caller; `Ahead` decides when to use it.
 
-The thread is at most `depth` items ahead. To make a batch is mostly copying by numpy, which
-releases the GIL, so it happens during the training step. An exception in the iterator is raised in
-place of the item. Closing or dropping the `Prefetcher` stops the thread, and so does the end of the
-interpreter.
+The thread is at most `depth` items ahead. Making a batch is mostly copying by numpy, which releases
+the GIL, so the thread can work during the training step. An exception in the iterator is raised in
+place of the next item. The thread stops when the `Prefetcher` is closed or deleted, or the
+interpreter ends.
 
 Passing an item between threads costs some 50 microseconds, because one processor has to wake
-another. A caller that does less than that between two items is faster without a thread, so `Ahead`
-measures first. A loop that only counts batches of 32 x 2,048 tokens has 0.7 times the speed with a
-thread from the start.
+another. A caller that spends less time than that between two items is faster without a thread, so
+`Ahead` measures the caller first. For example, a loop that only counts batches of 32 x 2,048 tokens
+would run at 0.7 times the speed with a thread from the start.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Item = tuple[_T | None, BaseException | None]
 
 
 class Prefetcher(Generic[_T]):
-    """Iterator over `source` with up to `depth` items made ahead of time.
+    """Iterator over `source` that makes up to `depth` items ahead of time in a thread.
 
     >>> list(Prefetcher(iter("abc"), depth=2))
     ['a', 'b', 'c']
@@ -54,7 +54,7 @@ class Prefetcher(Generic[_T]):
 
     @property
     def ready(self) -> int:
-        """Return the number of items that can be taken without waiting."""
+        """Return the number of finished items, which can be taken without waiting."""
         return self._ready.qsize()
 
     def __iter__(self) -> Iterator[_T]:
@@ -80,9 +80,9 @@ class Prefetcher(Generic[_T]):
         return item  # type: ignore[return-value]  # there is an item where there is no error
 
     def close(self) -> bool:
-        """Stop the thread and wait until it ends; no item can be taken after that.
+        """Stop the thread and wait until it ends. Return whether it has ended.
 
-        Returns whether the thread has ended: False if it is the thread itself that calls this.
+        No item can be taken after that. Return False if the thread itself calls this method.
         """
         if not self._closed:  # a second time, at exit, modules may be gone
             self._ended = self._closed = True
@@ -102,7 +102,7 @@ class Prefetcher(Generic[_T]):
 
 
 class Pace:
-    """Number of items in a row for which the caller was slower than the source; passes share it."""
+    """Number of items in a row, also from earlier passes, for which the caller was slower."""
 
     __slots__ = ("slower",)
 
@@ -114,10 +114,11 @@ class Ahead(Generic[_T]):
     """Iterator over `source` that uses a `Prefetcher` once the caller is slower than the source.
 
     The caller is slower if, three times in a row, it spends more time between two items than making
-    an item takes, or than passing it between threads costs. For a faster caller, such as a loop
-    that only counts, a thread would be a loss. With the `pace` of the previous pass, a slow caller
-    has its thread from the second item on. The first item is made in the caller's thread: another
-    thread would continue with the next items, and hold the GIL while the caller waits.
+    an item takes, or than passing an item between threads takes. For a faster caller, such as a
+    loop that only counts, a thread would be a loss. With the `pace` of the previous pass, the
+    thread of a slow caller starts with the second item. The first item is always made in the
+    caller's thread: another thread would continue with the next items, and hold the GIL while the
+    caller waits.
 
     >>> list(Ahead((letter for letter in "abc"), depth=2))
     ['a', 'b', 'c']
@@ -132,7 +133,7 @@ class Ahead(Generic[_T]):
 
     @property
     def ready(self) -> int:
-        """Return the number of items that can be taken without waiting."""
+        """Return the number of finished items, which can be taken without waiting."""
         return self._thread.ready if self._thread is not None else 0
 
     def __iter__(self) -> Iterator[_T]:
@@ -177,6 +178,6 @@ def _run(
 
 @atexit.register
 def _stop_all() -> None:
-    """Stop all threads at exit: one that copies when the interpreter ends crashes the process."""
+    """Stop all threads at exit: a thread that copies while the interpreter ends would crash it."""
     for prefetcher in list(_LIVE):
         prefetcher.close()

@@ -1,17 +1,18 @@
-"""Read-ahead: tells the kernel which parts of the data files will be read soon.
+"""Read-ahead: telling the kernel which parts of the data files will be read soon.
 
 A loader can compute its next batches from the order. Without read-ahead it would wait for the disk
-at each window in turn; `announce`, called some batches ahead, makes the disk read all windows of a
-batch at once (posix_fadvise WILLNEED starts reading and returns). If the whole split fits into
-memory, the block of 1 MiB around each window is requested, once: all of it will be read anyway, and
-disks deliver large blocks several times as fast. Otherwise only the windows are requested.
+at one window after the other. `announce`, called some batches ahead, makes the disk read all
+windows of a batch at once (posix_fadvise WILLNEED starts reading and returns). If the whole split
+fits into memory, the block of 1 MiB around each window is requested, and each block only once: all
+of it will be read anyway, and disks deliver large blocks several times as fast. Otherwise only the
+windows are requested.
 
 Requests for cached pages would be a waste, so a few windows are tested first: a read of one byte
-that must not wait (RWF_NOWAIT, preadv2(2)) fails if its page is not in memory. After eight cached
-batches in a row, tests are at least 10 ms apart, and each tests one sample, another one each time,
-because it delays the training step. That is a test for every batch in training, and less than 1 %
-of the time if batches are made as fast as possible. On file systems without reads that do not wait
-(tmpfs, overlayfs), one byte is read and timed.
+that must not wait (RWF_NOWAIT, preadv2(2)) fails if its page is not in memory. A test delays the
+training step. So after eight cached batches in a row, tests are at least 10 ms apart, and each test
+covers only one sample, a different sample each time. In training that is usually a test for every
+batch; if batches are made as fast as possible, it is less than 1 % of the time. On file systems
+without reads that do not wait (tmpfs, overlayfs), one byte is read and timed.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ _SLOW = 50e-6  # seconds; a read of one byte from memory takes one or two micros
 
 
 class DatasetWithSpans(Protocol):
-    """Interface of datasets whose samples are parts of a `split`, several `splits` or `tracks`."""
+    """Interface of a dataset whose samples are parts of a `split`, of `splits` or of `tracks`."""
 
     def spans(self, samples: Positions) -> tuple[Positions, Positions]:
-        """Return starts and stops of the tokens that reading `samples` touches.
+        """Return starts and stops (int64) of the token ranges that reading `samples` touches.
 
         The tokens of several splits are numbered consecutively, and so are the numbers in several
         tracks (arrays).
@@ -63,10 +64,11 @@ class DatasetWithSpans(Protocol):
 
 
 class ReadAhead:
-    """Read-ahead for the samples of one dataset. For one thread; costs nothing until it is used.
+    """Read-ahead for the samples of one dataset.
 
-    It only gives hints: an error in them (a missing file, a system without these calls) ends the
-    read-ahead, and the read itself reports the error if it matters.
+    It must be used in one thread only. It only gives hints: if an error occurs (a missing file, a
+    system without these calls), the read-ahead ends, and the read itself reports the error if it
+    matters.
 
         >>> ahead = ReadAhead(windows)                                      # doctest: +SKIP
         >>> ahead.announce(np.array([5, 1200, 77]))                         # doctest: +SKIP
@@ -88,13 +90,13 @@ class ReadAhead:
         self._turn = 0
 
     def __reduce__(self) -> tuple[type[ReadAhead], tuple[DatasetWithSpans]]:
-        """Return the class and the dataset: a copy in another process begins its own tests."""
+        """Return the class and the dataset. A copy in another process starts with its own tests."""
         return ReadAhead, (self._dataset,)
 
     def announce(self, samples: Positions) -> None:
-        """Make the kernel read what `samples` [k] need, unless it seems to be in memory already.
+        """Make the kernel read the data of `samples` [k], unless it seems to be in memory already.
 
-        Negative numbers (padding rows) are left out.
+        Negative numbers (padding rows) are ignored.
         """
         if self._off or (self._warm > _WARM_AFTER and time.monotonic() < self._look_at):
             return
@@ -131,13 +133,13 @@ class ReadAhead:
         self.asked += sum(sizes)
 
     def _spread(self, samples: int) -> Positions:
-        """Return the indices of a few samples of a batch, others at each call."""
+        """Return a few indices below `samples` (the size of a batch), different at each call."""
         return (np.arange(_TESTED) * samples // _TESTED + self._turn) % samples
 
     def _one_in_memory(self, sample: Positions) -> bool:
-        """Return whether a few spans of `sample` [1], others at each call, are in memory.
+        """Return whether a few spans of `sample` [1], different at each call, are in memory.
 
-        A sample has several spans if it has several tracks, each in files of its own.
+        A sample has several spans if it has several tracks, each in its own files.
         """
         starts, stops = self._dataset.spans(sample)
         found = starts[stops > starts].tolist()
@@ -145,7 +147,7 @@ class ReadAhead:
         return all(map(self._there, (found[first:] + found[:first])[:_TESTED]))
 
     def _there(self, at: int) -> bool:
-        """Return whether token `at`, in the numbering of `spans`, is in memory."""
+        """Return whether token `at` (numbered as in `spans`) is in the page cache."""
         shard = int(self._files.base.searchsorted(at, "right")) - 1
         byte = (at - int(self._files.base[shard])) * int(self._files.item[shard])
         return in_memory(self._files.file(shard), byte + int(self._files.offset[shard]))
@@ -156,7 +158,7 @@ class ReadAhead:
         return all(in_memory(self._files.file(shard), at) for shard, at in places)
 
     def _ranges(self, samples: Positions) -> tuple[Positions, Positions, Positions]:
-        """Return shard, first byte and end in its file of all byte ranges that `samples` touch."""
+        """Return shard, first byte and end (int64) of each byte range that `samples` touch."""
         starts, stops = self._dataset.spans(samples)
         full = stops > starts
         starts, stops = starts[full], stops[full]
@@ -175,9 +177,9 @@ class ReadAhead:
 class _Files:
     """The files of one or several splits (or tracks), in order; all arrays are int64.
 
-    `base` has the number of the first token of each file, and the end; `item` the bytes of a token,
-    `offset` the bytes before the first token, and `sizes` the bytes of the file. `file(k)` opens
-    file k.
+    For each file, `base` has the number of its first token (and, as a last item, the number of all
+    tokens), `item` the size of a token in bytes, `offset` the number of bytes before the first
+    token, and `sizes` the size of the file in bytes. `file(k)` opens file k.
     """
 
     base: Positions
@@ -213,7 +215,7 @@ def _files(dataset: object) -> _Files:
 def merged(
     shards: Positions, begins: Positions, ends: Positions, unit: int = _PAGE
 ) -> tuple[Positions, Positions, Positions]:
-    """Return byte ranges in order, widened to multiples of `unit`, and joined across small gaps.
+    """Return sorted byte ranges, widened to multiples of `unit` bytes and joined across small gaps.
 
     >>> one, two = np.array([0, 0, 1, 0]), np.array([9000, 100, 5, 900_000])
     >>> [found.tolist() for found in merged(one, two, two + 50)]
@@ -248,7 +250,7 @@ def pieces(
 
 
 def memory() -> int:
-    """Return the available memory in bytes, within the control group's limit; 0 if unknown."""
+    """Return the available memory in bytes, at most the control group's limit, or 0 if unknown."""
     found = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         text = Path("/proc/meminfo").read_text(encoding="ascii")
@@ -259,7 +261,7 @@ def memory() -> int:
 
 
 def in_memory(file: File, at: int) -> bool:
-    """Return whether byte `at` of a file is in the page cache."""
+    """Return whether the byte at offset `at` of `file` is in the page cache."""
     byte = bytearray(1)
     try:
         os.preadv(file.descriptor, [byte], at, os.RWF_NOWAIT)

@@ -1,7 +1,7 @@
 """`serve`: a `Loader` over the samples of any dataset in any order.
 
-`create_loader` (runtime/create.py) opens a directory and calls it. Use `serve` for a dataset made
-by other means: packed rows with other options, or another class with the methods of
+`create_loader` (runtime/create.py) opens a directory and calls `serve`. Call `serve` yourself for a
+dataset made by other means: packed rows with other options, or another class with the methods of
 `SampleDataset`.
 """
 
@@ -57,9 +57,9 @@ def build_order(
 ) -> tuple[Order, dict[str, Any]]:
     """Return the order of the samples of one split, and its definition (JSON values).
 
-    ``"full"`` (or True) permutes all samples. ``"blocks"`` permutes blocks of 4 MiB, and the
-    samples inside windows of 1 GiB: for data larger than the page cache. False keeps the stored
-    order.
+    The argument `shuffle` chooses the order. ``"full"`` (or True) permutes all samples.
+    ``"blocks"`` permutes blocks of 4 MiB, and the samples inside windows of 1 GiB: for data larger
+    than the page cache. False keeps the stored order.
     """
     kind = shuffle_kind(shuffle)
     seed = require_seed(seed)
@@ -78,7 +78,10 @@ def build_order(
 
 
 def shuffle_kind(shuffle: Shuffle | bool) -> Shuffle | Literal[False]:
-    """Return ``"full"`` for True and a kind as given; raise `UsageError` for an unknown kind."""
+    """Return the kind of `shuffle`: ``"full"`` for True, else `shuffle` itself.
+
+    Raise `UsageError` if the kind is unknown.
+    """
     kind = flag("shuffle", shuffle) if isinstance(shuffle, np.bool_) else shuffle
     if isinstance(kind, bool):
         return "full" if kind else False
@@ -123,11 +126,12 @@ def serve(
 ) -> Loader:
     """Return a `Loader` that serves `samples` in `order`.
 
-    `definition` identifies the order: a state is valid for loaders with an equal definition. Its
-    `content`, a list of content ids, seeds the digests. `positions` is the length of an epoch;
-    None: the number of samples. If `batch_size` is None, it is 32, or as many samples as fill one
-    global batch, with a warning, if a batch of 32 would be dropped. With `persistent_workers`
-    False, worker processes end with each pass. The other arguments are those of `create_loader`.
+    `definition` identifies the order: a state is valid for loaders with an equal definition. The
+    field `content` of the definition, a list of content ids, seeds the digests. `positions` is the
+    number of positions in an epoch, by default the number of samples. If `batch_size` is None, it
+    is 32. If that would drop all samples, it is the largest size for which the samples fill one
+    global batch, with a warning. With `persistent_workers` False, worker processes end with each
+    pass. The other arguments are those of `create_loader`.
 
         >>> packed = PackedDataset(split, seq_len=2048, pack="best-fit")       # doctest: +SKIP
         >>> order, definition = build_order(packed, split, seed=0, shuffle="full")
@@ -152,7 +156,7 @@ def serve(
 
 
 def _default_batch_size(samples: int, dp_size: int, end: End) -> int:
-    """Return 32, or with a warning fewer if `samples` do not fill a global batch of that size."""
+    """Return 32, or fewer with a warning if `samples` would not fill one global batch."""
     most = samples // dp_size
     if end != "drop" or not 1 <= most < _BATCH_SIZE:
         return _BATCH_SIZE
@@ -206,15 +210,16 @@ def serve_steps(
 
 
 def _worker_seed(definition: Mapping[str, Any], dp_rank: int) -> int:
-    """Return the seed from which torch derives those of the workers; it differs between ranks."""
+    """Return the seed of this rank, from which torch derives the seeds of the workers."""
     text = json.dumps([definition.get("seed"), dp_rank]).encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:7])
 
 
 def _stored_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `definition` as states hold it: long lists are replaced by their hash.
+    """Return `definition` as it appears in states, with long lists replaced by their hash.
 
-    The content id of a single dataset stays; the phases of a mixture hold those of its sources.
+    The content id of a single dataset stays. The content ids of a mixture are in the phases of its
+    state.
     """
     single, mixed = str | int | float | None, definition.get("kind") == "mixture"
     short = {
@@ -229,7 +234,7 @@ def _stored_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _announcer(samples: SampleDataset) -> ReadAhead | None:
-    """Return the read-ahead for samples that are parts of splits or tracks, else None."""
+    """Return a `ReadAhead` if `samples` are parts of splits or tracks, else None."""
     tracks: object = getattr(samples, "tracks", None)
     if tracks is None:
         tracks = hasattr(samples, "split") or hasattr(samples, "splits")
@@ -237,16 +242,16 @@ def _announcer(samples: SampleDataset) -> ReadAhead | None:
 
 
 def _vocab_size(samples: SampleDataset) -> int | None:
-    """Return the largest vocabulary size of the datasets of `samples`; None without one."""
+    """Return the largest vocabulary size of the datasets of `samples`, or None if there is none."""
     splits = getattr(samples, "splits", None) or (getattr(samples, "split", None),)
     sizes = [s.dataset.manifest.tokens.vocab_size for s in splits if isinstance(s, Split)]
     return max(sizes, default=None)
 
 
 def _on_host(samples: SampleDataset, num_workers: int) -> bool:
-    """Return whether batches are in host memory, and may need pinning.
+    """Return whether the batches of `samples` are in host memory and so may need pinning.
 
-    Raises `UsageError` for worker processes if they are not.
+    Raise `UsageError` if they are on another device and there are worker processes.
     """
     device: torch.device | None = getattr(samples, "device", None)
     if device is None or device.type == "cpu":
@@ -260,9 +265,9 @@ def _on_host(samples: SampleDataset, num_workers: int) -> bool:
 
 
 def pins_memory(asked: bool | None) -> bool:
-    """Return whether to pin batches: only for an accelerator, and unless `asked` is False.
+    """Return whether to pin batches: if there is an accelerator, unless `asked` is False.
 
-    Warns if `asked` is True without an accelerator.
+    Warn if `asked` is True and there is no accelerator.
     """
     if asked and not _has_accelerator():
         warnings.warn("pin_memory is left out: there is no accelerator to copy to", stacklevel=4)
@@ -277,9 +282,9 @@ def _has_accelerator() -> bool:
 
 
 def _require_memory(sampler: GlobalBatchSampler, tokens: int) -> None:
-    """Raise `UsageError` if the ids of one batch, `tokens` in each row, do not fit into memory.
+    """Raise `UsageError` if the ids of one batch (`tokens` in each row) do not fit into memory.
 
-    A padded batch has all its rows, even if there are fewer samples.
+    A padded batch has `batch_size` rows, even if there are fewer samples.
     """
     size = sampler.batch_size
     rows = size if sampler.end == "pad" else min(size, sampler.samples)

@@ -1,13 +1,13 @@
-"""The state of a loader: a few numbers, valid for any ranks, workers and batch size.
+"""The state of a loader: a few numbers that are valid for any ranks, workers and batch size.
 
-A state identifies the order (`order`: dataset, samples, seed, ...) and the progress in it: the
-epoch, and the position up to which the trainer has received samples. Nothing in it depends on
-ranks, workers, prefetching or batch size, so a run may continue with others. It is plain JSON of
-less than a kilobyte (and up to 20 bytes more for each skipped sample, 60 for each source of a
-mixture and some 200 for each change of its weights).
+A state identifies the order (`order`: dataset, samples, seed, ...) and the progress in this order:
+the epoch, and the position up to which the trainer has received samples. Nothing in a state depends
+on ranks, workers, prefetching or batch size, so a run may continue with other values. A state is
+plain JSON of less than a kilobyte (and up to 20 bytes more for each skipped sample, 60 for each
+source of a mixture and some 200 for each change of its weights).
 
 Positions include skipped samples, so a run may continue at the same position with another skip
-list. In a mixture every position is served; its phases decide with which samples
+list. In a mixture every position is served; its phases decide which sample is served there
 (`dataprep.runtime.mixture.phases`).
 """
 
@@ -34,10 +34,10 @@ _UNKNOWN = ServedDatasets()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far an epoch was served.
+    """Progress of a loader within an epoch.
 
-    `position` is the next position to serve, skipped samples included; `digest` is that of the
-    samples served in this epoch (`dataprep.runtime.order.order_checksum`).
+    `position` is the next position to serve, counted with skipped samples. `digest` is the digest
+    of the samples served in this epoch (`dataprep.runtime.order.order_checksum`).
     """
 
     epoch: int = 0
@@ -56,7 +56,10 @@ def state_of(
     skipped: Sequence[Any],
     phases: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Return the state of a loader that serves `order`, as JSON values; mixtures have `phases`."""
+    """Return the state, as JSON values, of a loader that serves `order`.
+
+    The list `phases` is only for mixtures.
+    """
     state = {
         "kind": _KIND,
         "version": STATE_VERSION,
@@ -75,11 +78,11 @@ def progress_from(
     positions: int,
     served: ServedDatasets = _UNKNOWN,
 ) -> Progress:
-    """Return the progress in `state`, which must be of this `order` with epochs of `positions`.
+    """Return the progress in `state`, which must be a state of `order` with epochs of `positions`.
 
-    The fields `served.changing` may differ; then the number of positions may, too. Raises
-    `IncompatibleError` for a state of a newer dataprep, of another dataset or of another order, and
-    `UsageError` for anything that is no sound state.
+    The fields in `served.changing` may differ; then the number of positions may differ, too. Raise
+    `IncompatibleError` if the state was saved by a newer dataprep or belongs to another dataset or
+    order. Raise `UsageError` if `state` is not a valid state.
     """
     check_head(state, _KIND, STATE_VERSION)
     require_order(state, order, served)
@@ -98,7 +101,10 @@ def progress_from(
 
 
 def warn_of_forgotten(forgotten: int, argument: str = 'skip=state["skip"]') -> None:
-    """Warn if the run of a state skipped `forgotten` samples which this loader serves."""
+    """Warn, if `forgotten` is not 0, that this loader serves samples which the saved run skipped.
+
+    `forgotten` is the number of these samples, and `argument` the argument that skips them again.
+    """
     if forgotten:
         samples = "sample" if forgotten == 1 else "samples"
         warnings.warn(
@@ -115,7 +121,10 @@ def _digest(value: object) -> int:
 
 
 def _check_skip(state: Mapping[str, Any]) -> None:
-    """Raise `UsageError` unless the skip list is sound; `phases.py` checks those of mixtures."""
+    """Raise `UsageError` unless the skip list of a single dataset is valid.
+
+    For a mixture, only the type of the list is checked here, and its contents in `phases.py`.
+    """
     skip = state.get("skip")
     if not isinstance(skip, list | tuple):
         raise damaged(f"skip must be a list, got {skip!r}")

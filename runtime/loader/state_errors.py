@@ -1,4 +1,4 @@
-"""Checks that all states share, and the errors and warnings about states that cannot be used.
+"""Checks that apply to all states, and the errors and warnings about states that cannot be used.
 
 A state is JSON: `kind` names the type of its loader, and `version` the layout of its fields. The
 errors have ``where="state"`` and name the field.
@@ -25,12 +25,12 @@ _MOST = 1 << 62  # above any real count; a count plus 1 still fits into 64 bits
 
 
 def check_head(state: object, kind: str, newest: int) -> None:
-    """Raise unless `state` has this `kind`, such as "dataprep stream", and a version <= `newest`.
+    """Raise an error unless `state` is a state of this `kind` with a version up to `newest`.
 
     >>> check_head({"kind": "dataprep stream", "version": 1}, "dataprep stream", newest=1)
 
-    Raises `UsageError` for anything else than a state of this kind, and `IncompatibleError` for one
-    of a newer dataprep.
+    Raise `UsageError` if `state` has another kind, is no state or has an invalid version. Raise
+    `IncompatibleError` if its version is newer than `newest`.
     """
     if not isinstance(state, Mapping) or state.get("kind") != kind:
         raise UsageError(
@@ -49,7 +49,7 @@ def check_head(state: object, kind: str, newest: int) -> None:
 
 
 def require_known(fields: Mapping[str, object], known: Set[str]) -> None:
-    """Raise `IncompatibleError` if a field that is not `known` has a value other than null.
+    """Raise `IncompatibleError` if a field that is not in `known` has a value other than null.
 
     >>> require_known({"seed": 1, "later": None}, {"seed"})
     """
@@ -62,9 +62,9 @@ def require_known(fields: Mapping[str, object], known: Set[str]) -> None:
 
 
 def whole(value: object, name: str) -> int:
-    """Return `value`, the field `name` of a state.
+    """Return `value`, which must be the whole number in the field `name` of a state.
 
-    Raises `UsageError` unless it is an integer from 0 to 2**62 - 1.
+    Raise `UsageError` unless `value` is an integer from 0 to 2**62 - 1.
 
     >>> whole(7, "epoch")
     7
@@ -75,7 +75,7 @@ def whole(value: object, name: str) -> int:
 
 
 def damaged(problem: str) -> UsageError:
-    """Return the error for a damaged state; `problem` names the field."""
+    """Return the error for a damaged state; the text `problem` names the field."""
     return UsageError(
         f"is damaged ({problem})", where="state",
         remedy="Load an earlier state, or begin without one.",
@@ -83,7 +83,10 @@ def damaged(problem: str) -> UsageError:
 
 
 def warn_of_dropped(epoch: int, position: int, instead: int) -> None:
-    """Warn that `set_epoch(instead)` drops loaded progress from which no pass has begun."""
+    """Warn that `set_epoch(instead)` drops loaded progress before any pass has begun from there.
+
+    `epoch` and `position` are the progress that is dropped.
+    """
     warnings.warn(
         f"set_epoch({instead}) drops the place that was loaded, epoch {epoch}, position "
         f"{position:,}, and nothing was served from there yet. Where a run goes on, begin with "
@@ -93,7 +96,7 @@ def warn_of_dropped(epoch: int, position: int, instead: int) -> None:
 
 
 def caller_stacklevel() -> int:
-    """Return the `stacklevel` of the first caller outside of dataprep, for `warnings.warn`."""
+    """Return the `stacklevel` for `warnings.warn` that names the first caller outside dataprep."""
     up, caller = 1, sys._getframe(1).f_back
     while caller is not None and str(caller.f_globals.get("__name__")).startswith("dataprep."):
         up, caller = up + 1, caller.f_back

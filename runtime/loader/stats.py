@@ -1,4 +1,4 @@
-"""Statistics of a loader: what it has served, and how long the trainer waited for it."""
+"""Statistics of a loader: what it has served, and how long the trainer waited for batches."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ _IDS = ("input_ids", "chosen_input_ids", "rejected_input_ids", "responses")
 class LoaderStats:
     """Counts of one process since its loader was made, or since its last `reset_stats`.
 
-    A trainer that waits 1 % of its time loses no more than that to loading. If `ready` always
-    equals the largest number of batches that the thread prepares, the trainer never waits for
-    loading.
+    If a trainer waits 1 % of its time, loading costs at most 1 %. If `ready` always equals the
+    largest number of batches that the thread prepares, the trainer never waits for loading.
     """
 
     waited_s: float
@@ -51,9 +50,9 @@ class Tally:
         self._batches = self._samples = self._tokens = 0
 
     def count(self, batch: Any, rows: int, filling: int, waited: float, *, first: bool) -> None:
-        """Count a batch of `rows` rows, `filling` of them padding rows, that took `waited` seconds.
+        """Count a batch of `rows` rows (of which `filling` are padding) that took `waited` seconds.
 
-        `first`: it is the first batch of its pass.
+        `first` says that the batch is the first of its pass.
         """
         real = rows - filling
         self._waited += waited
@@ -69,7 +68,7 @@ class Tally:
                 self._tokens += count if real == rows else count // rows * real
 
     def stats(self, *, ready: int) -> LoaderStats:
-        """Return the counts, with `ready` as given."""
+        """Return the counts, together with `ready` (the number of batches that are ready)."""
         return LoaderStats(
             waited_s=self._waited, first_batch_s=self._first, batches=self._batches,
             samples=self._samples, tokens=self._tokens, ready=ready,
@@ -77,9 +76,10 @@ class Tally:
 
 
 def rows_of(batch: Any) -> tuple[int, int]:
-    """Return the number of rows in a batch of any type, and how many of them are padding rows.
+    """Return the number of rows in a batch of any type, and the number of padding rows among them.
 
-    Rows are counted in the first tensor with an axis; without such a tensor there are 0.
+    The number of rows is the length of the first tensor that has an axis, or 0 without such a
+    tensor.
 
     >>> rows_of({"x": torch.zeros(3, 2), "sample_mask": torch.tensor([True, True, False])})
     (3, 1)

@@ -1,17 +1,17 @@
-"""`TokenBudgetSampler`: batches of as many tokens as fit, rather than of a fixed number of rows.
+"""`TokenBudgetSampler`: batches of as many tokens as fit, instead of a fixed number of rows.
 
-Every step holds rows of similar length (see runtime/order/buckets.py): as many as keep the number
-of rows times the longest row within `max_tokens` on each rank. So the budget bounds memory, however
-long the longest sample is.
+Every step holds rows of similar length (see runtime/order/buckets.py). Their number is the largest
+for which the number of rows times the length of the longest row is at most `max_tokens` on each
+rank. So the budget bounds memory, however long the longest sample is.
 
 An epoch is one sequence, a function of (seed, epoch, lengths, budget), which is cut into global
-steps. All ranks have equally many rows in a step, and `Loader` resumes at any step. With the same
-`max_tokens` x dp_size the steps are the same on every number of ranks that divides `rows_multiple`.
-The remainder of the samples divided by `rows_multiple` makes a last step or is dropped: the last
-samples of `order`, random ones if it is a shuffle.
+steps. All ranks have the same number of rows in a step, and `Loader` can resume at any step. With
+the same `max_tokens` x dp_size the steps are the same for every number of ranks that divides
+`rows_multiple`. If the number of samples is not a multiple of `rows_multiple`, the last samples of
+`order` (random samples if the order is a shuffle) form a last step or are dropped.
 
-The number of steps depends on the lengths of the whole epoch: `len` costs 0.2 microseconds a
-sample, once an epoch. Serving needs one pool of samples at a time.
+The number of steps depends on the lengths of the whole epoch: `len` costs 0.2 microseconds per
+sample, once per epoch. Serving needs memory for one pool of samples at a time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["TokenBudgetSampler"]
 
 
 class _Pool(NamedTuple):
-    """The steps of one pool: its samples as served, and the stop and digest of each step."""
+    """A pool cut into steps: its samples in the order served, and stop and digest of each step."""
 
     samples: Positions
     stops: Positions
@@ -50,20 +50,21 @@ class TokenBudgetSampler(StepSampler):
     Arguments:
         lengths: the length of every sample, in tokens.
         max_tokens: the largest number of ids in a batch of one rank, padding included.
-        order: the order of the samples before they are sorted in pools; a full shuffle, usually.
-        content_id, seed, purpose: those of `order`; they key the permutation of the steps in a
-            pool.
-        max_rows: the largest number of rows in a batch of one rank, however short they are.
+        order: the order of the samples before they are sorted in pools; usually a full shuffle.
+        content_id, seed, purpose: the values of `order`; they seed the permutation of the steps in
+            a pool.
+        max_rows: the largest number of rows in a batch of one rank, even if they are very short.
         rows_multiple: the number of rows in a global step is a multiple of it. None: `dp_size`.
         pool: the number of samples that are sorted together, rounded up to a multiple of
             `rows_multiple`.
-        end: decides about the last samples, fewer than `rows_multiple`: see `GlobalBatchSampler`.
+        end: decides what happens to the last samples, fewer than `rows_multiple`: see
+            `GlobalBatchSampler`.
         content: the content ids that seed the digests.
         tagged: True if the sample ids of a step contain the epoch: see `GlobalBatchSampler`.
 
-    Raises `UsageError` for arguments that contradict one another. Serving raises `InputError`,
-    which names the sample, if `rows_multiple` rows as long as a sample exceed the budget of all
-    ranks.
+    The constructor raises `UsageError` if arguments contradict each other. Serving raises
+    `InputError`, which names the sample, if `rows_multiple` rows of the length of a sample exceed
+    the budget of all ranks.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class TokenBudgetSampler(StepSampler):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return the options that decide the steps, apart from `order`, as JSON values."""
+        """Return the options that determine the steps, as JSON values, without those of `order`."""
         return {
             "global_tokens": self.max_tokens * self.dp_size, "pool": self.pool,
             "global_rows": self.max_rows * self.dp_size, "rows_multiple": self.rows_multiple,
@@ -125,7 +126,7 @@ class TokenBudgetSampler(StepSampler):
         }  # fmt: skip
 
     def with_batch_size(self, batch_size: int) -> TokenBudgetSampler:
-        """Raise `UsageError`: the budget decides the number of rows."""
+        """Raise `UsageError`, because the token budget determines the number of rows."""
         raise UsageError(
             "the steps hold as many rows as fit into max_tokens", where="batch_size",
             remedy="Make a loader with another max_tokens.",
@@ -137,7 +138,10 @@ class TokenBudgetSampler(StepSampler):
         return self.max_rows
 
     def __len__(self) -> int:
-        """Return the number of steps in the current epoch; it differs between epochs, not ranks."""
+        """Return the number of steps in the current epoch, which is the same on all ranks.
+
+        The number differs between epochs.
+        """
         if self._counted is None or self._counted[0] != self._epoch:
             pools = -(-self._arranged // self.pool)
             steps = sum(len(self._cut(number, self._epoch).stops) for number in range(pools))
@@ -151,7 +155,7 @@ class TokenBudgetSampler(StepSampler):
     def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
         """Yield the steps of `epoch` after its first `start` served samples, one pool at a time.
 
-        Raises `IncompatibleError` if no step begins there.
+        Raise `IncompatibleError` if no step begins after `start` samples.
         """
         if self._arranged < start < self.samples:
             raise _no_step(start)
@@ -176,7 +180,7 @@ class TokenBudgetSampler(StepSampler):
 
     @property
     def _arranged(self) -> int:
-        """Return the number of samples in an epoch that are sorted, all but the remainder."""
+        """Return the number of samples in an epoch that are sorted: all but the remainder."""
         return self.samples - self._rest
 
     def _cached(self, number: int, epoch: int) -> _Pool:
@@ -184,7 +188,7 @@ class TokenBudgetSampler(StepSampler):
         return found
 
     def _cut(self, number: int, epoch: int) -> _Pool:
-        """Return pool `number`: its samples sorted and cut into steps, and the steps permuted."""
+        """Return pool `number` of `epoch`: samples sorted by length and cut into permuted steps."""
         places = np.arange(number * self.pool, min((number + 1) * self.pool, self._arranged))
         samples = self.order.samples(places, self.samples, epoch)
         lengths = self.lengths.of(samples)
@@ -205,7 +209,11 @@ class TokenBudgetSampler(StepSampler):
         return _Pool(samples, stops, digests)
 
     def _bounds(self, samples: Positions, lengths: Positions) -> Positions:
-        """Return where samples of increasing length are cut into steps, each with all that fit."""
+        """Return the indices (int64, 0 and end included) at which to cut `samples` into steps.
+
+        The samples are sorted by `lengths`. Each step contains as many of them as the budget
+        allows. Raise `InputError` if `rows_multiple` rows exceed the budget.
+        """
         m, budget = self.rows_multiple, self.max_tokens * self.dp_size
         most = self.max_rows * self.dp_size // m
         longest = lengths[m - 1 :: m]  # of each unit of m rows
@@ -221,7 +229,7 @@ class TokenBudgetSampler(StepSampler):
         return np.array(bounds, np.int64)
 
     def _last(self, epoch: int) -> Step:
-        """Return the step of the remainder, whose samples come as in `order`."""
+        """Return the step of the remaining samples, which are in the sequence of `order`."""
         places = np.arange(self._arranged, self.samples)
         samples = self.order.samples(places, self.samples, epoch)
         lengths = self.lengths.of(samples)

@@ -1,9 +1,9 @@
-"""`TransformedDataset`: a transform of whole batches with random seeds for each sample.
+"""`TransformedDataset`: a transform of whole batches with a random seed for each sample.
 
-The transform receives the batch of another dataset and a seed for each of its rows: a hash of
+The transform receives the batch of another dataset and a seed for each of its rows, a hash of
 (seed, epoch, sample). So its random numbers do not depend on the batch size, ranks, worker
-processes or resuming, and rows with equal content get different ones. A `Loader` puts the epoch
-into the indices (runtime/order/epoch_tag.py); with a stock DataLoader, `set_epoch` sets it.
+processes or resuming, and two samples of equal content get different seeds. A `Loader` puts the
+epoch into the indices (runtime/order/epoch_tag.py); with a stock DataLoader, call `set_epoch`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = ["TransformedDataset"]
 
 
 class TransformedDataset(BatchDataset):
-    """Dataset of the batches that `transform(batch, seeds)` returns for the batches of `dataset`.
+    """Dataset that applies `transform(batch, seeds)` to the batches of `dataset`.
 
-    `seeds` is uint64 [rows], different for each sample, epoch and `seed`. The transform may write
-    to the tensors of the batch. Worker processes need a `transform` that can be pickled. Other
-    attributes are those of `dataset`.
+    The array `seeds`, uint64 [rows], is different for each sample, epoch and `seed`. The transform
+    returns the new batch, and may write to the tensors of the batch that it receives. Worker
+    processes need a `transform` that can be pickled. All other attributes come from `dataset`.
 
-    A stock DataLoader puts no epoch into the indices: call `set_epoch` before each pass. Worker
-    processes that stay alive see the call, too.
+    A stock DataLoader puts no epoch into the indices: call `set_epoch` before each pass. The call
+    also reaches worker processes that stay alive between passes.
 
         >>> def drop(batch, seeds):                                          # doctest: +SKIP
         ...     for ids, seed in zip(batch["input_ids"], seeds.tolist()):
@@ -87,15 +87,15 @@ class TransformedDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return the definition of the inner dataset, with the fields of the transform."""
+        """Return the definition of the inner dataset, with the fields of `transformation` added."""
         return {**self.dataset.definition, **self.transformation}
 
     @property
     def transformation(self) -> dict[str, Any]:
         """Return the fields of a state that identify the transform: its name, seed and options.
 
-        The options are the `definition` of the transform or of the object whose method it is, such
-        as a `MaskedLM`. A transform without one is identified by its name alone.
+        The options are the `definition` of the transform, or of the object whose method it is, such
+        as a `MaskedLM`. A transform without a `definition` is identified by its name and seed.
         """
         found = {"transform": name_of(self.transform), "transform_seed": self.seed}
         inner = inner_function(self.transform)
@@ -106,11 +106,15 @@ class TransformedDataset(BatchDataset):
 
     @property
     def epoch(self) -> int:
-        """Return the epoch of indices without one."""
+        """Return the epoch that applies to indices that contain no epoch."""
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of indices without one; a `Loader` puts the epoch into all indices."""
+        """Set the epoch for indices that contain no epoch.
+
+        A `Loader` puts the epoch into all indices. Raise `UsageError` if `epoch` is negative or too
+        large for an index.
+        """
         number = whole_number("epoch", epoch)
         require(number <= MAX_EPOCH, "epoch", f"must be in 0 .. {MAX_EPOCH:,}, got {epoch:,}")
         self._epoch.fill_(number)
@@ -135,7 +139,10 @@ class TransformedDataset(BatchDataset):
         )
 
     def in_turn(self, asked: Iterator[Ints]) -> Iterator[Batch]:
-        """Yield `batch(indices)` for each item of `asked`; the inner dataset may read it ahead."""
+        """Yield `batch(indices)` for each item of `asked`.
+
+        The inner dataset may read several items of `asked` before it returns a batch.
+        """
         many = getattr(self.dataset, "in_turn", None)
         if many is None:
             yield from map(self.batch, asked)
@@ -157,7 +164,7 @@ class TransformedDataset(BatchDataset):
         return getattr(self.dataset, "varies_by_epoch", False)
 
     def _inner_indices(self, numbers: Ints) -> Ints:
-        """Return the indices for the inner dataset, without epochs if it does not vary by epoch."""
+        """Return the indices for the inner dataset, with the epoch only if it varies by epoch."""
         return numbers if self._inner_varies else epochs_of(numbers, 0)[0]
 
     def _seeds(self, numbers: Ints) -> Seeds:

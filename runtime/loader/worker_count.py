@@ -1,12 +1,12 @@
 """Advice on the number of worker processes of a loader.
 
-A process of Python with torch takes some 200 MB of memory, and sending a batch from it some 2 ms
-per 10 MB. So 0 workers is right if making a batch is cheaper than a training step: one thread then
-hides it. Worker processes pay off for samples that are computed in Python, or by libraries that
-hold the GIL: image decoding, augmentation, tokenizing on the fly.
+A Python process with torch takes some 200 MB of memory, and sending a batch from it takes some 2 ms
+per 10 MB. So 0 workers is right if making a batch takes less time than a training step, because a
+thread then makes batches during the steps. Worker processes pay off for samples that are computed
+in Python, or by libraries that hold the GIL: image decoding, augmentation, tokenizing on the fly.
 
-The counts follow PyTorch's tuning guide (about as many workers as processors), with one processor
-left for the trainer.
+The numbers follow PyTorch's tuning guide (about as many workers as processors), with one processor
+reserved for the trainer.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _MOST = 16  # more than that compete for memory bandwidth
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advice:
-    """A number of workers for each training process, and the reason for it."""
+    """Number of workers advised for each training process, and the reason."""
 
     workers: int
     reason: str
 
 
 def processors() -> int:
-    """Return the number of processors that this process may use, by affinity and container quota.
+    """Return the number of processors that CPU affinity and container quota let this process use.
 
-    `os.cpu_count` counts those of the whole machine.
+    In contrast, `os.cpu_count` counts all processors of the machine.
     """
     try:
         allowed = len(os.sched_getaffinity(0))
@@ -59,17 +59,18 @@ def suggest_workers(
     accelerators: int | None = None,
     processes: int | None = None,
 ) -> Advice:
-    """Return the advised number of workers for each of the training `processes` of this machine.
+    """Return the advised number of workers for each training process of this machine.
 
     Arguments:
         work: ``"light"`` if samples are ready (token shards, tensors, tokenized rows); ``"heavy"``
             if Python computes them (image decoding, tokenizing on the fly).
-        cpus: the processors to share; None: `processors()`.
-        accelerators: the training devices; None: those that torch finds.
-        processes: the training processes on this machine; None: one for each accelerator, at least
-            one.
+        cpus: the number of processors for all training processes. None: `processors()`.
+        accelerators: the number of training devices. None: the number that torch finds.
+        processes: the number of training processes on this machine. None: one for each
+            accelerator, at least one.
 
-    Raises `UsageError` for numbers that make no sense. Costs some microseconds.
+    Raise `UsageError` if a number is too small or `work` is unknown. The call takes some
+    microseconds.
 
     >>> suggest_workers("heavy", cpus=16, accelerators=4).workers
     3

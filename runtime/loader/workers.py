@@ -1,20 +1,20 @@
 """Worker processes of a loader: how they end, how they report errors, and what they can receive.
 
-A worker ends with the trainer, even if the trainer is killed. torch's workers check every few
+A worker ends with the trainer, even if the trainer is killed. torch's workers only check every few
 seconds whether their parent has changed. Under ``"forkserver"`` the parent is a server that
-survives, and workers of a killed trainer would wait for ever, with their memory and their pipes.
+survives, so workers of a killed trainer would wait for ever, with their memory and their pipes.
 
-A worker sends the error object in place of a batch. torch would send only its text, from which it
-makes an error of the same type, without code, `where` and remedy.
+A worker sends the error object in place of a batch. torch would send only the text of the error and
+make an error of the same type from it, without its code, `where` and advice.
 
-Errors in the thread that sends batches, such as full shared memory, are sent in the same way:
-Python would print them and drop the batch, and the trainer would wait for it for ever. The thread
-that serves the file descriptors of tensors cannot send its errors: without a free descriptor it
-retries for ever, so the worker exits with the number of the error as its status.
+Errors in the thread that sends batches, such as full shared memory, are sent in the same way.
+Python would print such an error and drop the batch, and the trainer would wait for the batch for
+ever. The thread that sends the file descriptors of tensors cannot send its errors: without a free
+descriptor it retries for ever, so the worker exits with the number of the error as its status.
 
 `require_picklable` checks early whether a worker can receive an object. Under ``"spawn"`` and
-``"forkserver"`` the dataset and the collate function are pickled; if that fails, torch fails in the
-middle of the first epoch with a traceback of its own objects.
+``"forkserver"`` the dataset and the collate function are pickled. If that fails, torch would fail
+in the middle of the first epoch with a traceback of its own objects.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ _MACHINE_ERRORS = (RuntimeError, OSError, MemoryError)
 
 
 def begin_work(worker: int) -> None:
-    """Prepare a new worker process; a DataLoader calls this in each, with its number."""
+    """Prepare a new worker process: make it end with the trainer and send errors to the trainer.
+
+    A DataLoader calls this function in each worker process, with the number of the worker.
+    """
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(
@@ -71,14 +74,16 @@ def begin_work(worker: int) -> None:
 
 
 def shared(tensor: torch.Tensor) -> torch.Tensor:
-    """Return `tensor`, moved to memory that processes share if the system has such memory."""
+    """Return `tensor` after moving it to shared memory, if the system has shared memory."""
     with suppress(RuntimeError):  # it is needed for worker processes only
         tensor.share_memory_()  # type: ignore[no-untyped-call]
     return tensor
 
 
 def yielding_errors(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield `batches` and, last, the error that ends them, if any: for the workers of a stream.
+    """Yield `batches`. If an error ends them, yield the error as the last item.
+
+    The workers of a stream use this function, and `raising_errors` raises the error in the trainer.
 
     >>> list(yielding_errors(iter([1, 2])))
     [1, 2]
@@ -94,9 +99,9 @@ def yielding_errors(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def raising_errors(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield `batches` of worker processes; raise an error that was sent in place of a batch.
+    """Yield `batches` from worker processes. Raise an error that was sent in place of a batch.
 
-    Errors of the machine are raised as the `StorageError` of `machine_error`.
+    Errors of the machine are raised as the `StorageError` that `machine_error` returns.
     """
     while True:
         try:
@@ -112,10 +117,11 @@ def raising_errors(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _send_error(queue: Any, error: Exception, sent: Any) -> None:
-    """Send `error` in place of a batch that could not be sent; `sent` is its number and the batch.
+    """Send `error` in place of a batch that could not be sent; `sent` is (number, batch).
 
-    Called in the thread of `queue` that sends. The error is put before all waiting messages: after
-    the message that ends a stream, the trainer receives nothing.
+    The sending thread of `queue` calls this function. The error is put before all waiting messages,
+    because the trainer receives nothing after the message that ends a stream. If the pipe itself
+    has failed, print the error and exit.
     """
     if not isinstance(sent, tuple):  # the pipe itself failed
         traceback.print_exception(error)
@@ -132,9 +138,10 @@ def _send_error(queue: Any, error: Exception, sent: Any) -> None:
 
 
 def _end_without_files(before: Any, kind: Any, error: BaseException, trace: Any) -> None:
-    """Exit if the resource sharer's thread can open no more files; else call the hook `before`.
+    """Exit if multiprocessing's resource sharer can open no more files, else call `before`.
 
-    An excepthook: the thread of multiprocessing's resource_sharer calls it if its `accept` fails.
+    This function is an excepthook (`before` is the previous one). Python calls it in the thread of
+    the resource sharer if its `accept` fails.
     """
     sharer: Any = resource_sharer._resource_sharer  # type: ignore[attr-defined]
     here = threading.current_thread() is sharer._thread
@@ -144,7 +151,7 @@ def _end_without_files(before: Any, kind: Any, error: BaseException, trace: Any)
 
 
 def _end_after(sentinel: int) -> None:
-    """Exit when the process of `sentinel`, the parent, has ended."""
+    """Wait until the parent process, whose sentinel is `sentinel`, has ended. Then exit."""
     wait([sentinel])
     os._exit(1)  # no process is left to report to
 
@@ -152,7 +159,7 @@ def _end_after(sentinel: int) -> None:
 def _returning_errors(
     make: Callable[[Indices], Batch],
 ) -> Callable[[Indices], Batch | DataprepError]:
-    """Return a function that calls `make` and returns an error in place of raising it."""
+    """Return a function that calls `make`, and returns an error instead of raising it."""
 
     def made(indices: Indices) -> Batch | DataprepError:
         try:
@@ -166,7 +173,10 @@ def _returning_errors(
 
 
 def _as_machine_error(error: Exception) -> DataprepError:
-    """Return the `machine_error` of `error`, which becomes its cause; raise `error` without one."""
+    """Return the `machine_error` of `error`, with `error` as its cause.
+
+    Raise `error` if the machine did not cause it.
+    """
     named = machine_error(error)
     if named is None:
         raise error
@@ -182,7 +192,10 @@ class _EnoughError(Exception):
 
 
 class _CountingSink:
-    """A file for writing that counts bytes and stores nothing; stops the writer after `_ENOUGH`."""
+    """A file for writing that counts bytes and stores nothing.
+
+    `write` raises `_EnoughError` after `_ENOUGH` bytes.
+    """
 
     def __init__(self) -> None:
         self.written = 0
@@ -196,9 +209,9 @@ class _CountingSink:
 
 
 def require_picklable(where: str, value: Any, start_method: str) -> None:
-    """Raise `UsageError` about the argument `where` if `value` cannot be sent to a worker.
+    """Raise `UsageError` about the argument `where` if `value` cannot be sent to a worker process.
 
-    Under ``"fork"`` nothing is pickled, and nothing is checked. Otherwise the first 64 MiB of the
+    Under ``"fork"`` nothing is pickled, so nothing is checked. Otherwise the first 64 MiB of the
     value are pickled.
 
     >>> require_picklable("collate_fn", print, "spawn")
