@@ -1,1 +1,1 @@
-"""Foreign data: map-style and iterable datasets that dataprep did not build, behind a loader."""
+"""Loaders for foreign data: map-style and iterable datasets that dataprep did not build."""

@@ -1,4 +1,4 @@
-"""`DataLoaderBuilder`: a loader made from one method call per option.
+"""`DataLoaderBuilder`: a loader configured by method calls, one for each group of options.
 
     loader = (DataLoaderBuilder()
         .with_dataset(train)
@@ -7,8 +7,8 @@
         .with_distributed(rank=0, world_size=4)
         .build())
 
-Each method sets one option, checks it at once and returns the builder; their order does not matter.
-`build` calls `foreign_loader` for map-style datasets and `foreign_stream_loader` for streams.
+Each method checks its options at once and returns the builder. The method `build` calls
+`foreign_loader` for map-style datasets and `foreign_stream_loader` for streams.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ __all__ = ["DataLoaderBuilder"]
 class DataLoaderBuilder:
     """Builder of a `Loader` over any map-style dataset or stream.
 
-    Defaults: batches of 32, shuffled with seed 42, no worker processes, nothing dropped. `build`
-    may be called several times, and returns an independent loader each time.
+    By default batches have 32 rows, the order is shuffled with seed 42, there are no worker
+    processes, and no sample is dropped. The method `build` may be called several times, and returns
+    an independent loader each time.
 
     >>> builder = DataLoaderBuilder().with_dataset(list(range(5))).with_batch_size(2)
     >>> [batch.tolist() for batch in builder.with_shuffle(False).build()]
@@ -61,14 +62,15 @@ class DataLoaderBuilder:
         """Set the dataset: a list, a torch, Hugging Face or dataprep dataset, or a stream.
 
         A stream is an iterable dataset of torch or Hugging Face, or a function that returns a new
-        iterator. `identity` is a name for the data: a loader refuses a state with another one.
+        iterator. The argument `identity` is a name for the data. A loader refuses a state that was
+        saved with a different name.
         """
         require(dataset is not None, "dataset", "must not be None")
         self._dataset, self._identity = dataset, identity
         return self
 
     def with_batch_size(self, batch_size: int) -> DataLoaderBuilder:
-        """Set the rows per rank and step."""
+        """Set the number of rows per rank and step."""
         return self._set(batch_size=batch_size)
 
     def with_workers(
@@ -80,9 +82,10 @@ class DataLoaderBuilder:
         prefetch_factor: int | None = None,
         persistent: bool | None = None,
     ) -> DataLoaderBuilder:
-        """Set the number of worker processes (``"auto"``: see `suggest_workers`) and their options.
+        """Set the number of worker processes and their options.
 
-        `pin_memory` False turns off pinned memory, which otherwise follows the accelerator.
+        With ``"auto"``, `suggest_workers` chooses the number. If `pin_memory` is False, batches are
+        never in pinned memory; if True, they are when an accelerator is present.
         """
         self._set(num_workers=0, persistent_workers=None, multiprocessing_context=None)
         self._set(
@@ -93,31 +96,34 @@ class DataLoaderBuilder:
         return self.with_pin_memory(pin_memory)
 
     def with_num_workers(self, num_workers: int | Literal["auto"]) -> DataLoaderBuilder:
-        """Set the number of worker processes; 0: a thread of this process makes the batches."""
+        """Set the number of worker processes; with 0, a thread of this process makes batches."""
         return self._set(num_workers=num_workers)
 
     def with_pin_memory(self, pin_memory: bool = True) -> DataLoaderBuilder:
-        """Pin batches if there is an accelerator to copy them to; False: never."""
+        """Put batches into pinned memory if an accelerator is present, or never if False."""
         require(isinstance(pin_memory, bool), "pin_memory", f"must be a bool, got {pin_memory!r}")
         return self._set(pin_memory=None if pin_memory else False)
 
     def with_shuffle(self, shuffle: bool = True) -> DataLoaderBuilder:
-        """Shuffle each epoch; False: serve the stored order."""
+        """Shuffle each epoch; if False, serve samples in stored order."""
         return self._set(shuffle=shuffle)
 
     def with_drop_last(self, drop_last: bool = True) -> DataLoaderBuilder:
-        """Leave out the samples that do not fill the last global batch; False: serve them.
+        """Leave out the last samples of an epoch if they do not fill a global batch.
 
-        See `LoaderConfig.drop_last`, also for the default.
+        If False, serve them too. See `LoaderConfig.drop_last`, also for the default.
         """
         return self._set(drop_last=drop_last)
 
     def with_seed(self, seed: int) -> DataLoaderBuilder:
-        """Set the seed of the order and of random transforms."""
+        """Set the seed of the sample order and of random transforms."""
         return self._set(seed=seed)
 
     def with_collate_fn(self, collate_fn: Collate | None) -> DataLoaderBuilder:
-        """Set the function that makes a batch of samples; None: chosen by the first sample."""
+        """Set the function that turns a list of samples into a batch.
+
+        With None, the function is chosen by the type of the first sample.
+        """
         return self._set(collate_fn=collate_fn)
 
     def with_padding(
@@ -129,9 +135,10 @@ class DataLoaderBuilder:
         label_pad_id: int | None = None,
         multiple: int | None = None,
     ) -> DataLoaderBuilder:
-        """Set padding options of the collate function; without one, `Padded` is used.
+        """Set padding options of the collate function, or use `Padded` if no function is set.
 
-        None leaves an option of the collate function unchanged; `Padded` pads on the right.
+        An option that is None stays as the collate function has it. `Padded` pads on the right by
+        default.
         """
         given = {
             "padding_side": padding_side, "max_length": max_length, "pad_id": pad_id,
@@ -141,7 +148,7 @@ class DataLoaderBuilder:
         return self
 
     def with_output_schema(self, schema: OutputSchema | Mapping[str, Any]) -> DataLoaderBuilder:
-        """Set dtypes and pad values of fields, as an `OutputSchema` or its mapping."""
+        """Set dtypes and pad values of fields by an `OutputSchema` or its mapping."""
         if isinstance(schema, Mapping):
             from ..collate.schema import OutputSchema
 
@@ -150,12 +157,16 @@ class DataLoaderBuilder:
         return self
 
     def with_sampler(self, sampler: Iterable[int] | Order | None) -> DataLoaderBuilder:
-        """Set a sampler of sample numbers or an `Order`; see runtime/order/sampler.py."""
+        """Set an iterable of sample numbers or an `Order`; see runtime/order/sampler.py."""
         self._sampler = sampler
         return self
 
     def with_buckets(self, buckets: Buckets | None = None, **options: Any) -> DataLoaderBuilder:
-        """Put samples of similar length into a batch; options are a `Buckets` or its fields."""
+        """Put samples of similar length into the same batch.
+
+        Pass a `Buckets` object, or its fields as keyword arguments. Raise `UsageError` for both
+        together and for an unknown field.
+        """
         known = [field.name for field in fields(Buckets)]
         unknown = sorted(set(options) - set(known))
         require(
@@ -170,9 +181,9 @@ class DataLoaderBuilder:
     def with_distributed(
         self, rank: int | None = None, world_size: int | None = None
     ) -> DataLoaderBuilder:
-        """Set the data-parallel rank and world size; None: those of torch.distributed.
+        """Set the data-parallel rank and world size; None takes them from torch.distributed.
 
-        Given as numbers, they need no process group.
+        If both are numbers, no process group is needed.
         """
         if world_size is not None and rank is not None:
             world_size = whole_number("world_size", world_size, 1)
@@ -182,29 +193,35 @@ class DataLoaderBuilder:
         return self
 
     def with_purpose(self, purpose: str) -> DataLoaderBuilder:
-        """Set the purpose, such as ``"val"``: each has an independent shuffled order.
+        """Set the purpose, such as ``"train"`` or ``"val"``.
 
-        A stream has one order per seed, so `build` refuses a shuffled stream for other purposes
-        than ``"train"``.
+        Each purpose has an independent shuffled order. A stream has only one order per seed, so
+        `build` raises `UsageError` for a shuffled stream whose purpose is not ``"train"``.
         """
         self._purpose = purpose
         return self
 
     def with_config(self, config: LoaderConfig) -> DataLoaderBuilder:
-        """Set all options by a `LoaderConfig`; later calls change a copy of it."""
+        """Set all options by a `LoaderConfig`.
+
+        Later calls of other methods change a copy of `config`.
+        """
         require(isinstance(config, LoaderConfig), "config",
                 f"must be a LoaderConfig, got {type(config).__name__}")  # fmt: skip
         self._config = config
         return self
 
     def build(self) -> Any:
-        """Return the loader; raise `UsageError` without a dataset, or as `foreign_loader` does."""
+        """Return the loader.
+
+        Raise `UsageError` if no dataset was set, and in the cases of `foreign_loader`.
+        """
         return self._build(*data_parallel(self._distributed, self._rank, self._world_size))
 
     def build_ranks(self, world_size: int | None = None) -> list[Any]:
-        """Return the loaders of all ranks in this process, for tests and inspection.
+        """Return a list of the loaders of all ranks, all in this process, for tests.
 
-        `world_size` None: that of `with_distributed`.
+        If `world_size` is None, the size given to `with_distributed` is used, or 1.
 
         >>> ranks = DataLoaderBuilder().with_dataset(list(range(8))).with_batch_size(2)
         >>> both = ranks.with_shuffle(False).with_drop_last().build_ranks(2)
@@ -239,7 +256,10 @@ class DataLoaderBuilder:
         )  # fmt: skip
 
     def _collate(self) -> Collate | None:
-        """Return the collate function with the options of `with_padding` and the schema."""
+        """Return the collate function with the padding options and the schema applied, or None.
+
+        Raise `UsageError` if the collate function has no such options.
+        """
         collate = self._config.collate_fn
         if not self._padding:
             return collate

@@ -1,7 +1,7 @@
-"""Tasks of a data module on datasets that dataprep built: checked against what the data holds.
+"""Checks that datasets built by dataprep fit the task of a data module.
 
-The labels of such a task are unshifted, equal to the inputs, because models shift them inside
-(docs/guide.md). For masked_lm, tokens of the built rows are hidden.
+For a task, labels are unshifted (equal to the inputs), because models shift labels internally
+(docs/guide.md). For the task type masked_lm, tokens of the built rows are masked.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _TOKEN_ROWS: _Content = ("rows of tokens", ("lm", "masked_lm"))
 
 
 def labels_for(split: Split) -> Labels:
-    """Return the option `labels` for rows of `split` in a task."""
+    """Return the value of the option `labels` for rows of `split` that serve a task."""
     # Groups of answers have no labels, so the default stays.
     return "shifted" if row_kind(split) == "groups" else "unshifted"
 
 
 def require_task(samples: Any, task: Any, *, labels_given: bool) -> None:
-    """Raise `UsageError` unless `samples` fit `task`, or are no dataset of this package.
+    """Raise `UsageError` if `samples` come from a dataprep dataset that does not fit `task`.
 
-    Shifted labels are accepted if the caller has given ``"labels"`` as an option (`labels_given`),
-    but never for masked_lm.
+    Datasets of other packages are not checked. Shifted labels are an error, unless the caller has
+    set the option ``"labels"`` (`labels_given`). For masked_lm they are always an error.
     """
     found = _content(samples)
     if found is None:
@@ -73,7 +73,7 @@ def require_task(samples: Any, task: Any, *, labels_given: bool) -> None:
 
 
 def require_form(split: Split, task: Any) -> None:
-    """Raise `UsageError` unless rows of `split` fit `task`; the split is not opened."""
+    """Raise `UsageError` if rows of `split` do not fit `task`, without opening the split."""
     form = split.form if split.form in _TASKS else None
     _require(*(_TOKEN_ROWS if form is None else _preferences(form)), task)
 
@@ -95,11 +95,11 @@ def _require(holds: str, tasks: tuple[str, ...], task: Any) -> None:
 def with_hidden_tokens(
     samples: SampleDataset, collate: Any, *, seed: int, tokenizer: Any = None
 ) -> TransformedDataset:
-    """Return `samples` with tokens hidden by `collate`, a `MaskedLM`.
+    """Return a dataset of the rows of `samples` in which `collate`, a `MaskedLM`, masks tokens.
 
-    Special tokens of the build are not hidden either. Raises `UsageError` if the vocabulary of
-    `collate` is larger than that of the build, or `tokenizer` has a token of the build with
-    another id.
+    Special tokens of the build are never masked. Raise `UsageError` if `collate` is no `MaskedLM`,
+    if its vocabulary is larger than that of the build, or if a token of `tokenizer` has a different
+    id in the build.
     """
     if not isinstance(collate, MaskedLM):
         raise UsageError(
@@ -127,7 +127,7 @@ def with_hidden_tokens(
 
 
 def _require_same_ids(tokenizer: Any, split: Split) -> None:
-    """Raise `UsageError` if a token has one id in `tokenizer` and another in the build."""
+    """Raise `UsageError` if a token has different ids in `tokenizer` and in the build."""
     built = split.dataset.tokenizer.get_vocab()
     for token, number in tokenizer.get_vocab().items():
         if built.get(token, number) != number:
@@ -138,17 +138,23 @@ def _require_same_ids(tokenizer: Any, split: Split) -> None:
 
 
 def _is_shifted(part: Any) -> bool:
-    """Return whether `part` has labels that are the next tokens; groups of answers have none."""
+    """Return whether the labels of `part` are the next tokens.
+
+    Groups of answers have no labels, so the result for them is False.
+    """
     return getattr(part, "labels", None) == "shifted" and getattr(part, "form", None) != "groups"
 
 
 def _parts(samples: Any) -> list[Any]:
-    """Return the datasets of a mixture, or the dataset itself."""
+    """Return a list of the datasets of a mixture, or of `samples` itself if it is no mixture."""
     return list(samples.sources.values()) if isinstance(samples, MixtureDataset) else [samples]
 
 
 def _content(samples: Any) -> _Content | None:
-    """Return what `samples` hold; None for datasets of other packages."""
+    """Return the content and the possible task types of `samples`, or None.
+
+    None means that the dataset comes from another package.
+    """
     inner = samples.dataset if isinstance(samples, TransformedDataset) else samples
     first = _parts(inner)[0]
     if isinstance(first, PreferenceDataset):
@@ -161,7 +167,10 @@ def _content(samples: Any) -> _Content | None:
 
 
 def check_masked_options(options: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for options of padding: built rows are padded already."""
+    """Raise `UsageError` if `options` has more than the options of masking.
+
+    Options of padding, for example, do not apply because built rows are padded already.
+    """
     odd = sorted(set(options) - set(_MASKED_OPTIONS))
     if odd:
         raise UsageError(

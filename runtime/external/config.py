@@ -1,7 +1,7 @@
 """`LoaderConfig`: the options of a loader of foreign data.
 
-Only `batch_size`, `shuffle`, `drop_last`, `seed`, `collate_fn` and `draws` affect what is served;
-the others affect speed.
+Only `batch_size`, `shuffle`, `drop_last`, `seed`, `collate_fn` and `draws` affect the content of
+batches. The other options affect speed.
 """
 
 from __future__ import annotations
@@ -101,15 +101,21 @@ class LoaderConfig:
 
     @property
     def keeps_workers(self) -> bool:
-        """Return whether workers stay from epoch to epoch."""
+        """Return whether worker processes continue from one epoch to the next."""
         return bool(self.num_workers) and self.persistent_workers is not False
 
     def workers(self, work: Work) -> int:
-        """Return the number of worker processes; `work` is the cost of a sample, for ``"auto"``."""
+        """Return the number of worker processes.
+
+        If `num_workers` is ``"auto"``, the number depends on `work`, the cost of a sample.
+        """
         return suggest_workers(work).workers if self.num_workers == "auto" else self.num_workers
 
     def run_options(self, workers: int, *, thread: bool) -> dict[str, Any]:
-        """Return arguments of `serve`; `thread`: batches may be made ahead of time in a thread."""
+        """Return the keyword arguments of `serve` for a number of worker processes.
+
+        If `thread` is False, no thread makes batches ahead of time.
+        """
         ahead = self.prefetch_factor * max(1, workers)
         return {
             "num_workers": workers, "pin_memory": self.pin_memory,
@@ -120,6 +126,6 @@ class LoaderConfig:
 
     @property
     def start_method(self) -> str:
-        """Return the start method of workers, with Python's default resolved."""
+        """Return the start method of worker processes; if none is set, Python's default."""
         method = self.multiprocessing_context or torch.multiprocessing.get_start_method(True)
         return method or torch.multiprocessing.get_all_start_methods()[0]

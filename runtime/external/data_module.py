@@ -1,15 +1,17 @@
 """Data modules: objects that give a trainer its loaders.
 
-`DataModule` is the interface: two methods. A class needs no base class to have it, so Lightning's
-data modules have it too. `UniversalDataModule` implements it over data of any kind; a trainer that
-calls its `state_dict` and `load_state_dict` can resume within an epoch.
+`DataModule` is the interface and has two methods. Any class that has the two methods implements it,
+for example a data module of Lightning. `UniversalDataModule` implements it over data of any kind; a
+trainer that calls its `state_dict` and `load_state_dict` can resume within an epoch.
 
-Lightning accepts loaders of any class, but `datamodule=` must be of its own: derive from both.
+Lightning accepts loaders of any class, but its argument `datamodule` must be a Lightning class. So
+derive a class from both:
 
     class Data(UniversalDataModule, lightning.LightningDataModule): ...
 
 Pass `use_distributed_sampler=False` to Lightning's Trainer, and `dp_rank` and `dp_size` to the data
-module. Without validation data also pass `limit_val_batches=0`, as the Trainer refuses None.
+module. Without validation data also pass `limit_val_batches=0`, because the Trainer refuses None as
+a validation loader.
 """
 
 from __future__ import annotations
@@ -72,12 +74,15 @@ class DataModule(Protocol):
         ...
 
     def val_dataloader(self) -> Any:
-        """Return the batches to validate on, or None if there are none."""
+        """Return an iterable of batches to validate on, or None if there are none."""
         ...
 
 
 class _Splits(NamedTuple):
-    """Data of the three loaders, None where there is none; splits of a build are not opened."""
+    """Data for the three loaders, or None for a loader without data.
+
+    A split of a build stays unopened here.
+    """
 
     train: Any
     val: Any
@@ -89,31 +94,31 @@ class UniversalDataModule:
 
     Arguments:
         train_data: a map-style dataset (a list of tensors or dicts, a torch or Hugging Face
-            dataset), an iterable one (a stream), a mapping of split names to these (such as a
-            `DatasetDict`), or a dataset that `dataprep build` made, open or as a path. Samples that
-            are texts, or have a field `text` and no ids, are tokenized if a text task and a
+            dataset), an iterable dataset (a stream), a mapping from split names to datasets (such
+            as a `DatasetDict`), or a dataset that `dataprep build` made, open or as a path. Samples
+            that are texts, or have a field `text` and no ids, are tokenized if a text task and a
             tokenizer are given; empty texts of lists and Hugging Face datasets are then left out,
             with a warning. Validation and test splits of a build are opened with their loaders.
-        val_data, test_data: data of the same kinds; nothing is held out of it.
-        task_spec: the task; it chooses the collate function, from `collator_registry`.
-        tokenizer: tokenizes texts, and has the pad id for the collate function of a text task.
-        data_collator: a collate function, used instead of one from the registry.
+        val_data, test_data: data of the same kinds, used in full.
+        task_spec: the task. It chooses the collate function in `collator_registry`.
+        tokenizer: the tokenizer of texts. It also gives the pad id to the collate function of a
+            text task.
+        data_collator: a collate function, used instead of a collator from the registry.
         collator_name, collator_options: the name of a collator in the registry, and its options.
         batch_size, num_workers, seed: see `LoaderConfig`.
-        val_split: the share of `train_data` that is held out for validation, chosen at random by
+        val_split: the fraction of `train_data` that is held out for validation, chosen at random by
             `seed`. Ignored if there is validation data, and for streams and built datasets.
         config: all other options; `batch_size`, `num_workers` and `seed` override it.
-        buckets: put training samples of similar length into a batch.
-        rows: the rows of a built dataset, as `create_loader` takes them (a spec such as
-            `Packed(2048)`, or a name), or a dict of options:
-            ``{"rows": "packed", "seq_len": 64}``. A task expects unshifted labels: a name or a dict
-            without ``"labels"`` gets them, a spec has to ask for them, as in
-            ``Packed(2048, labels="unshifted")``.
+        buckets: options to put training samples of similar length into the same batch.
+        rows: the rows of a built dataset: a spec such as `Packed(2048)` or a name, as for
+            `create_loader`, or a dict of options such as ``{"rows": "packed", "seq_len": 64}``. A
+            task expects unshifted labels. They are the default for a name, and for a dict without
+            ``"labels"``; a spec must request them, as in ``Packed(2048, labels="unshifted")``.
         identity: a name for the data, stored in the state.
-        distributed: take `dp_rank` and `dp_size` from torch.distributed.
+        distributed: get `dp_rank` and `dp_size` from torch.distributed.
         dp_rank, dp_size: rank and number of the data-parallel processes.
 
-    The train loader is made once: each pass over it is a new epoch, whose order is a function of
+    There is only one train loader. Each pass over it is a new epoch, whose order is a function of
     (seed, epoch). Validation and test data are served in stored order, every sample exactly once.
 
     Raises `UsageError` for a `val_split` outside 0 <= x < 1, and for arguments that contradict each
@@ -180,19 +185,19 @@ class UniversalDataModule:
 
     @property
     def seed(self) -> int:
-        """Return the seed of the order, the split and random transforms."""
+        """Return the seed of the sample order, the validation split and random transforms."""
         return self.config.seed
 
     def train_dataloader(self) -> Any:
-        """Return the train loader, the same object at each call."""
+        """Return the train loader; every call returns the same object."""
         return self._loader("train")
 
     def val_dataloader(self) -> Any:
-        """Return the validation loader, or None without validation data."""
+        """Return the validation loader, or None if there is no validation data."""
         return self._loader("val")
 
     def test_dataloader(self) -> Any:
-        """Return the test loader, or None without test data."""
+        """Return the test loader, or None if there is no test data."""
         return self._loader("test")
 
     def set_epoch(self, epoch: int) -> None:
@@ -200,14 +205,15 @@ class UniversalDataModule:
         self.train_dataloader().set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the training data as JSON values, for a checkpoint."""
+        """Return the position in the training data for a checkpoint, as a dict of JSON values."""
         state = self.train_dataloader().state_dict()
         return {"kind": _KIND, "version": 1, "val_split": self._held_out(), "train": state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass continue with the batch after `state` was taken.
+        """Make the next training pass continue after the last batch that `state` counts as served.
 
-        Raises `IncompatibleError` if data, seed or `val_split` differ.
+        Raise `UsageError` if `state` is not the state of a data module, and `IncompatibleError` if
+        data, seed or `val_split` differ.
         """
         if not isinstance(state, Mapping) or state.get("kind") != _KIND or "train" not in state:
             raise UsageError("is not the state of a data module", where="state",
@@ -220,11 +226,15 @@ class UniversalDataModule:
         self.train_dataloader().load_state_dict(state["train"])
 
     def _held_out(self) -> float:
-        """Return the share of the training data that was held out: 0.0 if nothing was divided."""
+        """Return the fraction of the training data held out for validation, or 0.0 if none is."""
         return self.val_split if isinstance(self._data.train, Part) else 0.0
 
     def _divide(self, train: Any, val: Any, test: Any) -> _Splits:
-        """Return the data of the three loaders, with validation data held out if need be."""
+        """Return the data of the three loaders.
+
+        If there is no validation data, the fraction `val_split` of map-style training data is held
+        out for it. Raise `UsageError` if a mapping has no split ``"train"``.
+        """
         if isinstance(train, str | Path):
             train = open_data(train)
         if isinstance(train, _BUILT):
@@ -250,7 +260,10 @@ class UniversalDataModule:
         return _Splits(*parts, test)
 
     def _with_ids(self, data: Any) -> Any:
-        """Return `data` with texts tokenized, if task and tokenizer are given for that."""
+        """Return `data` with texts tokenized if a text task and a tokenizer are set.
+
+        Otherwise return `data` itself.
+        """
         if data is None or isinstance(data, _BUILT_SPLITS) or not self._tokenizes:
             return data
         if makes_batches(data) or is_stream(data) or not len(data):
@@ -258,7 +271,11 @@ class UniversalDataModule:
         return tokenized(data, self.task_spec, self.tokenizer, draws=self.config.draws)
 
     def _splits(self, data: Dataset | ArrayData | PairData) -> Mapping[str, Any]:
-        """Return the splits by name; those of `PairData` as samples that share its tables."""
+        """Return a mapping from split names to splits.
+
+        For `PairData`, each split with pairs becomes a dataset of samples; the datasets share the
+        tables of `data`.
+        """
         if not isinstance(data, PairData):
             return data.splits
         return {
@@ -267,11 +284,14 @@ class UniversalDataModule:
         }
 
     def _masked(self, name: str) -> bool:
-        """Return whether batches of the split need a `sample_mask`: see `LoaderConfig`."""
+        """Return whether batches of the split `name` need a `sample_mask`; see `LoaderConfig`."""
         return self.dp_size > 1 and not (name == "train" and bool(self.config.drop_last))
 
     def _without_rows(self, data: Any, name: str) -> Any:
-        """Return `data`; of a built dataset its split `name`, not opened, or None if empty."""
+        """Return the split `name` if `data` is a built dataset or its path, else `data` itself.
+
+        The split is not opened yet. Return None if it is empty.
+        """
         data = open_data(data) if isinstance(data, str | Path) else data
         if isinstance(data, _BUILT):
             held = self._splits(data)
@@ -282,7 +302,11 @@ class UniversalDataModule:
         return data
 
     def _with_rows(self, data: Any, name: str) -> Any:
-        """Return the dataset of rows of a built split, as `rows` and the task say; else `data`."""
+        """Return a dataset of rows if `data` is the split of a build, else `data` itself.
+
+        The option `rows` and the task determine the rows. Raise `UsageError` if the split does not
+        fit the task.
+        """
         if not isinstance(data, _BUILT_SPLITS):
             return data
         self._built, spec = True, self._rows
@@ -297,9 +321,10 @@ class UniversalDataModule:
     def _choose_collate(
         self, given: Collate | None, name: str | None, options: dict[str, Any], registry: Any
     ) -> Collate | None:
-        """Return the given collate function, one from the registry, or None.
+        """Return the collate function that is set, or a collator from the registry, or None.
 
-        None: the loader chooses one for the samples, or the dataset makes batches itself.
+        None means that the loader chooses a function for the samples, or that the dataset makes
+        batches itself. Raise `UsageError` for options without effect.
         """
         if given is not None or self.config.collate_fn is not None:
             require(name is None and not options, "data_collator",
@@ -331,9 +356,9 @@ class UniversalDataModule:
         )
 
     def _apply_task(self, options: dict[str, Any], registry: Any) -> None:
-        """Check that datasets which make batches themselves fit the task; hide tokens if it does.
+        """Check that datasets which make batches fit the task, and mask tokens for masked_lm.
 
-        Raises `UsageError` if they do not fit.
+        Raise `UsageError` if they do not fit.
         """
         task = self.task_spec
         if task is None:
@@ -351,7 +376,10 @@ class UniversalDataModule:
         self._data = _Splits(*map(self._with_hidden_tokens, self._data))
 
     def _with_hidden_tokens(self, data: Any) -> Any:
-        """Return rows with tokens hidden if the task is masked_lm; unopened splits unchanged."""
+        """Return a dataset of the rows of `data` with masked tokens if the task is masked_lm.
+
+        Otherwise, and for a split that is not yet opened, return `data` itself.
+        """
         if data is None or self._hiding is None or isinstance(data, _BUILT_SPLITS):
             return data
         return with_hidden_tokens(data, self._hiding, seed=self.seed, tokenizer=self.tokenizer)
@@ -390,10 +418,11 @@ class UniversalDataModule:
 def loaders_of(
     module: DataModule, stage: str = "fit"
 ) -> tuple[Iterable[Any], Iterable[Any] | None]:
-    """Return the train loader and the validation loader or None of any data module.
+    """Return the train loader and the validation loader of any data module.
 
-    Like a trainer, call its `prepare_data()` and `setup(stage)` first if it has them. Raises
-    `UsageError` for an object that is no data module, and for loaders that are not iterable.
+    The validation loader is None if there is no validation data. The methods `prepare_data()` and
+    `setup(stage)` of the module are called first if they exist, as a trainer does. Raise
+    `UsageError` if `module` is no data module, or a loader is not iterable.
 
     >>> train, val = loaders_of(UniversalDataModule([1, 2], val_split=0, batch_size=2))
     >>> len(list(train)), val

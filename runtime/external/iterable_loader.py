@@ -1,18 +1,18 @@
-"""Loader over a foreign stream: every row once per epoch, on any ranks and workers.
+"""Loader over a foreign stream: every row once per epoch, for any number of ranks and workers.
 
-A stream is an iterable, or a function that returns one: see runtime/external/iterable_rows.py. With
-global batches of `B` rows, batch `g` of an epoch is its rows `g * B` to `(g + 1) * B`; each rank
-takes its part of it, and workers take whole batches in turn. So all ranks make the same number of
-steps, the number of workers changes nothing, and a stream may have fewer shards than there are
-workers. A skipped row makes its batch one row shorter (with several ranks, a masked filling row
-takes its place); no row moves to another batch.
+A stream is an iterable, or a function that returns an iterator: see
+runtime/external/iterable_rows.py. With global batches of `B` rows, batch `g` of an epoch has the
+rows `g * B` to `(g + 1) * B - 1`. Each rank gets a part of the batch, and each worker makes every
+n-th batch. So all ranks make the same number of steps, the number of workers changes nothing, and a
+stream may have fewer shards than there are workers. A skipped row makes its batch one row shorter
+(with several ranks, a masked filling row replaces it). No row moves to another batch.
 
-Every rank and worker reads the whole stream, but processes and collates its own rows only. Reading
-one shard per rank would be cheaper, but the number of rows of a shard is known only at its end:
-ranks could make different numbers of steps, and a state would hold for one number of ranks only. If
-that is acceptable and reading is expensive, give each rank its shard as a stream of its own
-(`infinite=True`, so that none ends before the others) and a loader with `dp_size=1`; or build
-shards.
+Every rank and worker reads the whole stream, but processes and collates only its own rows. Reading
+one shard per rank would be cheaper, but the number of rows of a shard is unknown until it ends.
+Ranks could then make different numbers of steps, and a state would be valid for only one number of
+ranks. If that is acceptable and reading is expensive, give each rank its shard as a separate stream
+(with `infinite=True`, so that no rank ends before the others) and a loader with `dp_size=1`. Or
+build a dataset of shards.
 
 A run resumes by reading the stream up to its position.
 """
@@ -66,8 +66,8 @@ _ENDLESS = 1 << 62
 class IterableSource:
     """Source of the batches of a `BatchStream`, for `Loader`; see `BatchSource`.
 
-    `order` is the definition of the order, part of the state. If `default_buffer`, a loaded state
-    sets the size of the shuffle buffer.
+    The argument `order` is the definition of the order, which is part of the state. If
+    `default_buffer` is True, a loaded state sets the size of the shuffle buffer.
     """
 
     order_digest = None
@@ -95,7 +95,8 @@ class IterableSource:
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass serve `epoch`, from its beginning or from a loaded position in it.
 
-        A loaded position in another epoch is dropped, with a warning if no pass has begun there.
+        A loaded position in a different epoch is discarded. A warning is issued if no pass has
+        started from that position.
         """
         epoch = whole_number("epoch", epoch)
         if self._loaded and epoch != self.next.epoch:
@@ -105,31 +106,38 @@ class IterableSource:
             self.next = self.now = Progress(epoch=epoch)
 
     def begin(self, workers: int) -> _IterablePass:
-        """Return a new pass from the current position."""
+        """Return a new pass that starts at the current position."""
         self.dataset.begin = self.now = self.next
         self._loaded = False
         self.passes += 1
         return _IterablePass(self, self.next, self.passes)
 
     def upcoming(self, workers: int) -> tuple[None, Any]:
-        """Return (None, first batch of the next pass or None); the stream is read up to it."""
+        """Return None and the first batch of the next pass, which is None if there is no batch.
+
+        The stream is read up to this batch.
+        """
         return None, self.dataset.upcoming(self.next)
 
     def with_batch_size(self, batch_size: int) -> IterableSource:
-        """Raise `UsageError`: the batch size of a stream cannot be changed."""
+        """Raise `UsageError`, because the batch size of a stream cannot be changed."""
         raise UsageError(
             "a stream keeps its batch size", where="batch_size",
             remedy="Make another loader, and load the state into it.",
         )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of training: the epoch, and its rows that all ranks have served."""
+        """Return the position of the trainer as JSON values, with the definition of the order.
+
+        The position is the epoch and the number of its rows that all ranks together have served.
+        """
         return state_of(self.order, self.now, [])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass begin at the position of `state`, with any ranks and batch size.
+        """Make the next pass start at the position of `state`.
 
-        Raises `IncompatibleError` for another stream, seed or buffer.
+        The number of ranks and the batch size may differ from those of the saved run. Raise
+        `IncompatibleError` if the stream, the seed or the buffer size differs.
         """
         order = self._sized_as(state)
         self.next = self.now = progress_from(state, order, _ENDLESS)
@@ -137,9 +145,10 @@ class IterableSource:
         self._loaded = self.next != Progress()
 
     def _sized_as(self, state: object) -> dict[str, Any]:
-        """Return the definition of the order; a default buffer size is replaced by that of `state`.
+        """Return the definition of the order, with the buffer size of `state` if ours is a default.
 
-        A state without a buffer belongs to an unshuffled stream, so its size is not taken.
+        A state without a buffer size belongs to an unshuffled stream. The definition is then
+        returned unchanged, and so differs from that of the state.
         """
         stored = state.get("order") if isinstance(state, Mapping) else None
         size = stored.get("buffer") if isinstance(stored, Mapping) else None
@@ -149,24 +158,29 @@ class IterableSource:
 
 
 class _IterablePass:
-    """One pass over an `IterableSource`; see `BatchPass`."""
+    """A pass over an `IterableSource`; see `BatchPass`."""
 
     def __init__(self, source: IterableSource, begin: Progress, number: int) -> None:
         self._source, self._begin, self._number = source, begin, number
         self.continues = False
 
     def batches(self) -> Generator[Any]:
-        """Yield the batches of the pass, made in this process."""
+        """Yield the batches of the pass, which are made in this process."""
         yield from map(batch_of, self._source.dataset.batches(0, 1, self._begin))
 
     def lent(self) -> AbstractContextManager[None]:
-        """Return a context that does nothing: new workers get the position with the stream."""
+        """Return a context that does nothing.
+
+        Workers are started for each pass and get the position together with the stream.
+        """
         return nullcontext()
 
     def counted(self, batches: Iterator[Any]) -> Iterator[Counted]:
-        """Yield every batch with its rows, once the next batch shows that it is not the last.
+        """Yield each batch with its number of rows and its number of padding rows.
 
-        A batch None, of which no row can be used, is counted in the position but not yielded.
+        Each batch is yielded after the next batch was read, because the last batch of a pass is
+        counted differently. A batch is None if none of its rows can be used. It advances the
+        position, but is not yielded.
         """
         source, begin = self._source, self._begin
         served, waiting = begin.position, list[Any]()
@@ -193,10 +207,11 @@ class _IterablePass:
             self.continues = self._has_next(served)
 
     def _has_next(self, served: int) -> bool:
-        """Return whether another pass follows this one, which had no batch.
+        """Return whether another pass follows this pass, which had no batch.
 
-        True if it began at the end of an epoch, from a loaded state. Otherwise raises `InputError`
-        or warns.
+        True if this pass started at the end of an epoch, from a loaded state. Otherwise issue a
+        warning and return False. Raise `InputError` if rows were read but none could be used, or if
+        the stream is infinite.
         """
         if self._begin.position:
             return True
@@ -222,7 +237,7 @@ class _IterablePass:
 
     @property
     def _newest(self) -> bool:
-        """Return whether no later pass has begun; only the latest one counts in the state."""
+        """Return whether this is the latest pass; only the latest pass changes the state."""
         return self._number == self._source.passes
 
 
@@ -236,14 +251,16 @@ def foreign_stream_loader(
     dp_rank: int = 0,
     dp_size: int = 1,
 ) -> Loader:
-    """Return a `Loader` over the stream `source`, run as `config` says.
+    """Return a `Loader` over the stream `source` with the options of `config`.
 
-    With `config.shuffle`, rows are drawn at random from a buffer of `buffer` rows, by a function of
-    (seed, epoch). None: 1,024, or the size in a loaded state; a `StreamingPreprocessedDataset` has
-    a size of its own. Use `shuffle=False` for a stream that shuffles itself. Workers are started
-    anew for each pass, whatever `config.persistent_workers` is.
+    With `config.shuffle`, each row comes at random from a buffer of `buffer` rows; the order is a
+    function of (seed, epoch). If `buffer` is None, its size is 1,024, or the size in a loaded
+    state. A `StreamingPreprocessedDataset` has its own buffer size. Use `shuffle=False` for a
+    stream that shuffles itself. New workers are started for each pass, even with
+    `config.persistent_workers`.
 
-    Raises `UsageError` for a stream that can be read only once, and as `foreign_loader` does.
+    Raise `UsageError` for a stream that can be read only once, and in the cases of
+    `foreign_loader`.
     """
     default = buffer is None
     size = _BUFFER if buffer is None else whole_number("buffer", buffer, 1)
@@ -284,7 +301,7 @@ def foreign_stream_loader(
 
 
 class _ChosenByFirst:
-    """Collate function that chooses another one by the first sample of each batch."""
+    """Collate function that chooses another collate function by the first sample of each batch."""
 
     draws = False
 
@@ -295,11 +312,12 @@ class _ChosenByFirst:
 
 
 class BatchStream(IterableDataset[Any]):
-    """Iterable dataset of the batches of one rank; the next pass starts at `begin`.
+    """Iterable dataset of the batches of a rank; the next pass starts at the position `begin`.
 
-    A step of which no row can be used yields None, so that the others keep their positions. In a
-    worker, an error is yielded in place of the batch. `draws`: whether stream or `collate` draw
-    random numbers, which are then seeded; None: True unless they certainly do not.
+    A step yields None if none of its rows can be used, so that later steps keep their positions. In
+    a worker, an error is yielded in place of the batch. The argument `draws` says whether the
+    stream or `collate` uses random numbers, which are then seeded. None means True unless they
+    certainly use none.
     """
 
     def __init__(
@@ -325,12 +343,12 @@ class BatchStream(IterableDataset[Any]):
 
     @property
     def global_batch(self) -> int:
-        """Return the rows of a step over all ranks."""
+        """Return the number of rows of a step over all ranks."""
         return self.batch_size * self.dp_size
 
     @property
     def infinite(self) -> bool:
-        """Return whether iteration goes on with the next epoch."""
+        """Return whether a new epoch follows the last row of an epoch."""
         return self.steps is not None and self.steps.infinite
 
     @property
@@ -346,7 +364,10 @@ class BatchStream(IterableDataset[Any]):
         return yielding_errors(self.batches(worker.id, worker.num_workers))
 
     def upcoming(self, begin: Progress) -> Any:
-        """Return the first batch of a pass from `begin`, or None; skipped rows are not counted."""
+        """Return the first batch of a pass that starts at `begin`, or None if there is none.
+
+        Skipped rows are not added to the counts of the dataset.
+        """
         batches = self.batches(0, 1, begin, counted=False)
         return next((batch for batch in batches if batch is not None), None)
 
@@ -355,7 +376,9 @@ class BatchStream(IterableDataset[Any]):
     ) -> Iterator[Any]:
         """Yield every `workers`-th batch of a pass, beginning with batch number `mine`.
 
-        `counted`: count skipped rows.
+        The pass starts at `start`, or at `begin` of this dataset if None. If `counted` is False,
+        skipped rows are not added to the counts of the dataset. Raise `IncompatibleError` if the
+        stream has fewer rows than the starting position.
         """
         start = start or self.begin
         epoch = start.epoch
@@ -375,9 +398,9 @@ class BatchStream(IterableDataset[Any]):
                 yield self._batch(group, epoch, counted=counted)
 
     def _batch(self, group: list[NumberedRow], epoch: int, *, counted: bool = True) -> Any:
-        """Return this rank's part of a global batch, with masked filling rows if it is short.
+        """Return this rank's part of a global batch, or None if no row of that batch can be used.
 
-        None if no row can be used.
+        If `masked`, filling rows extend the part to `batch_size` rows.
         """
         first, stop = (
             len(group) * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1)
@@ -401,7 +424,7 @@ class BatchStream(IterableDataset[Any]):
             return collated.batch(wanted)
 
     def _prepared(self, rows: list[NumberedRow], epoch: int, *, counted: bool) -> dict[int, Any]:
-        """Return the samples of these rows by row number, without skipped rows."""
+        """Return a dict from row numbers to the samples of `rows`, without skipped rows."""
         if self.steps is None:
             return dict(rows)
         prepare = partial(self.steps.prepared, epoch=epoch, seed=self.seed, counted=counted)
@@ -409,7 +432,10 @@ class BatchStream(IterableDataset[Any]):
         return {number: sample for number, sample in made.items() if sample is not SKIPPED}
 
     def _any(self, group: list[NumberedRow], epoch: int) -> dict[int, Any]:
-        """Return the first usable sample of the global batch by row number; {} if there is none."""
+        """Return a dict with the first usable sample of the global batch, or an empty dict.
+
+        The key is the row number of the sample.
+        """
         for number, row in group:
             steps = self.steps
             sample = row
@@ -420,7 +446,7 @@ class BatchStream(IterableDataset[Any]):
         return {}
 
     def _rows(self, epoch: int) -> Iterator[NumberedRow]:
-        """Return all rows of an epoch in the order they are served in."""
+        """Return an iterator over all rows of an epoch, shuffled by the buffer."""
         if self.steps is None:
             rows = all_rows(self.source, epoch, seed=self.seed, draws=self.draws is not False)
         else:
@@ -429,7 +455,7 @@ class BatchStream(IterableDataset[Any]):
 
 
 class _BatchSamples:
-    """Map-style dataset of the samples of one batch, by their numbers in the stream."""
+    """Map-style dataset of the samples of a batch, by their row numbers in the stream."""
 
     def __init__(self, samples: dict[int, Any]) -> None:
         self._samples = samples
@@ -439,5 +465,5 @@ class _BatchSamples:
         return MAX_SAMPLE
 
     def __getitem__(self, number: int) -> Any:
-        """Return the sample of a row, or the first one for a filling row."""
+        """Return the sample of row `number`, or the first sample if `number` is a filling row."""
         return self._samples.get(number, self._first)

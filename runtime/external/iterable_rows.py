@@ -1,11 +1,12 @@
-"""Rows of a foreign stream with their numbers: all, one reader's part, or through a shuffle buffer.
+"""Numbered rows of a foreign stream: all rows, those of one reader, or shuffled by a buffer.
 
-A stream is a Hugging Face `IterableDataset`, a torch one, another object that can be iterated over
-repeatedly, or a function that returns a new iterator each time. It must yield the same rows each
-time, in every rank and worker; its `set_epoch`, if it has one, is called first. Many streams yield
-only a part of their rows in a worker process. Since rows are divided among workers here, the stream
-is read as if in no worker. If it draws from the global generators of Python, NumPy or torch, these
-are seeded by (seed, epoch): see runtime/external/randomness.py.
+A stream is a Hugging Face `IterableDataset`, a torch `IterableDataset`, another object that can be
+iterated over repeatedly, or a function that returns a new iterator each time. It must yield the
+same rows each time, in every rank and worker. If it has a method `set_epoch`, the method is called
+first. Many streams yield only a part of their rows in a worker process. Here the rows are divided
+among the workers afterwards, so the stream is read as if no worker process existed. If the stream
+uses the global random generators of Python, NumPy or torch, they are seeded by (seed, epoch): see
+runtime/external/randomness.py.
 """
 
 from __future__ import annotations
@@ -57,10 +58,11 @@ def require_stream(source: Any, where: str) -> None:
 def all_rows(
     source: StreamSource, epoch: int, *, seed: int = 0, draws: bool = True
 ) -> Iterator[NumberedRow]:
-    """Yield every row of the stream in `epoch` with its number; `seed` seeds its draws.
+    """Yield (number, row) for every row of the stream in `epoch`.
 
-    Raises `InputError`, naming the row, if reading one fails, and `UsageError` if the stream draws
-    random numbers although `draws` is False.
+    The random numbers of the stream depend on `seed`. Raise `InputError`, naming the row, if
+    reading it fails. Raise `UsageError` if the stream uses random numbers although `draws` is
+    False.
 
     >>> list(all_rows(lambda: iter("ab"), 0))
     [(0, 'a'), (1, 'b')]
@@ -98,12 +100,13 @@ def part_of_rows(
     by_shards: bool = False,
     **drawing: Any,
 ) -> Iterator[NumberedRow]:
-    """Return the rows of reader `part` of `parts`, which together read every row once.
+    """Return the rows of reader `part` of `parts`; together, the readers return every row once.
 
     Reader `part` reads the whole stream and returns rows `n` with ``n % parts == part``. With
     `by_shards`, it reads only its shards, by the method `shard(num_shards=, index=)` of Hugging
-    Face streams; readers share shards if there are too few. Rows are then numbered within the
-    shards. `drawing` are the arguments `seed` and `draws` of `all_rows`.
+    Face streams. If there are fewer shards than readers, several readers divide the rows of a
+    shard. Rows are then numbered within the shards. The keyword arguments `drawing` are `seed` and
+    `draws` of `all_rows`.
 
     >>> list(part_of_rows(lambda: iter("abc"), 0, part=0, parts=2))
     [(0, 'a'), (2, 'c')]
@@ -119,10 +122,10 @@ def part_of_rows(
 def through_buffer(
     rows: Iterator[NumberedRow], size: int, seed: int, epoch: int
 ) -> Iterator[NumberedRow]:
-    """Yield the rows shuffled by a buffer of `size` rows, a function of (seed, epoch).
+    """Yield `rows` shuffled by a buffer of `size` rows; the order is a function of (seed, epoch).
 
-    Each new row takes the place of a random row of the buffer, which is yielded. So a row comes out
-    at most `size` - 1 positions early, and any number late. A `size` below 2 keeps the order.
+    Each new row replaces a random row of the buffer, which is yielded. So a row is yielded at most
+    `size` - 1 positions early, and any number of positions late. A `size` below 2 keeps the order.
 
     >>> rows = through_buffer(enumerate("abcd"), 3, seed=0, epoch=0)
     >>> sorted(rows) == list(enumerate("abcd"))
@@ -145,7 +148,10 @@ def through_buffer(
 
 
 def require_shards(source: Any) -> int:
-    """Return the number of shards of the stream, at least 1; raise `UsageError` if it has none."""
+    """Return the number of shards of the stream, at least 1.
+
+    Raise `UsageError` if the stream is not divided into shards.
+    """
     shards = getattr(source, "num_shards", None)
     if not isinstance(shards, int) or not hasattr(source, "shard"):
         raise UsageError(

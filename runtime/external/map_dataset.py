@@ -8,13 +8,13 @@
 with `len` and `[i]`: a list, a torch dataset, a Hugging Face dataset. Only `collate` depends on
 what a sample is.
 
-A collate function that depends on the epoch (masks that are drawn anew) has a method
-`at_epoch(epoch)`, which returns the function for that epoch. The epoch reaches worker processes
-inside the sample numbers (runtime/order/epoch_tag.py), because persistent workers do not see later
-changes of an attribute. A function whose attribute `numbered` is True gets the sample numbers as a
-second argument.
+A collate function that depends on the epoch (for example, with new masks in each epoch) has a
+method `at_epoch(epoch)`, which returns the function for that epoch. The epoch reaches worker
+processes inside the sample numbers (runtime/order/epoch_tag.py), because persistent workers do not
+see later changes of an attribute. A function whose attribute `numbered` is True gets the sample
+numbers as a second argument.
 
-Costs two microseconds per batch besides the dataset and the collate function.
+The overhead is two microseconds per batch, besides the dataset and the collate function.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _EPOCHS = 1 << 14
 
 
 class MapStyle(Protocol):
-    """Interface of a map-style dataset: samples by number."""
+    """Interface of a map-style dataset, which returns samples by number."""
 
     def __len__(self) -> int: ...
 
@@ -69,27 +69,28 @@ class EpochCollate(Protocol):
         ...
 
     def at_epoch(self, epoch: int) -> Collate:
-        """Return the collate function for `epoch`; must be cheap and depend on `epoch` only."""
+        """Return the collate function for `epoch`; it must be cheap and depend on `epoch` only."""
         ...
 
 
 class Collated(Dataset[Batch]):
-    """Dataset of the batches that `collate` makes of samples of `dataset`.
+    """Dataset of the batches that `collate` makes from samples of `dataset`.
 
     Arguments:
         dataset: an object with `len(dataset)` and `dataset[i]`. If it has a method
             `__getitems__([i, ...])` (Hugging Face datasets, torch subsets), samples of a batch are
-            read by one call of it.
+            read by one call of this method.
         collate: a function from a list of samples to a batch, usually a dict of tensors.
-        identity: a name for the content of the dataset, part of a loader's state: a state is
-            refused for a dataset with another identity or length. None: the name of its type.
-        sample_mask: add a bool `sample_mask` [rows] to batches, False for rows that only fill the
-            last batch of a rank (`end="pad"`). A dict gets it as a field, a tuple or list as the
-            last element, a tensor becomes a tuple (tensor, mask). A filling row repeats a sample;
-            in a dict its integer labels are -100.
+        identity: a name for the content of the dataset, part of a loader's state. A state is
+            refused if the dataset has a different identity or length. None: the name of the
+            dataset's type.
+        sample_mask: add a bool `sample_mask` [rows] to batches. It is False for rows that only fill
+            the last batch of a rank (`end="pad"`). In a dict the mask is a field, and in a tuple or
+            list the last element. A tensor becomes a tuple (tensor, mask). A filling row repeats a
+            sample; in a dict its integer labels are -100.
 
-    Raises `SampleError`, naming the sample, if the dataset or the collate function fails on one,
-    and `IndexError` for a number outside 0 .. len - 1.
+    Raises `SampleError`, naming the sample, if the dataset or the collate function fails on a
+    sample, and `IndexError` for a number outside 0 .. len - 1.
 
     >>> samples = Collated([1.0, 2.0, 4.0], torch.tensor)
     >>> samples.batch([2, 0])
@@ -127,7 +128,7 @@ class Collated(Dataset[Batch]):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return the JSON values by which a loader's state recognizes the dataset: its identity."""
+        """Return the JSON values that identify the dataset in a loader's state."""
         return {"kind": "collated", "content": [self.identity]}
 
     def __len__(self) -> int:
@@ -137,11 +138,14 @@ class Collated(Dataset[Batch]):
         return f"<dataprep.Collated {self.identity}: {len(self):,} samples>"
 
     def __getitem__(self, index: int) -> Any:
-        """Return one sample, collated, without the batch axis; `index` may be negative."""
+        """Return the sample `index`, collated, without the batch axis; `index` may be negative."""
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Indices) -> list[Any]:
-        """Return these samples in a list, collated as one batch, for a stock DataLoader."""
+        """Return a list of the samples with these numbers, collated as a batch.
+
+        A stock DataLoader calls this method. Negative indices count from the end.
+        """
         numbers = from_the_end(indices, len(self))
         if not numbers.size:
             return []
@@ -150,7 +154,7 @@ class Collated(Dataset[Batch]):
         return SampleList(samples, self._marked(batch, numbers))
 
     def batch(self, indices: Indices) -> Batch:
-        """Return the batch of these samples, in this order."""
+        """Return the batch of the samples with these numbers, in the given order."""
         numbers = sample_numbers(indices, len(self))
         return self._marked(self._unmarked(numbers), numbers)
 
@@ -160,11 +164,11 @@ class Collated(Dataset[Batch]):
         return cast("Batch", marked(batch, real) if self.marks(real) else batch)
 
     def marks(self, real: npt.NDArray[np.bool_]) -> bool:
-        """Return whether a batch has a `sample_mask`; `real` is False for filling rows."""
+        """Return whether a batch gets a `sample_mask`; `real` is False for filling rows."""
         return self.sample_mask and (self.masks_whole or not real.all())
 
     def _unmarked(self, indices: Indices) -> Any:
-        """Return the batch of these samples without a `sample_mask`."""
+        """Return the batch of the samples with these numbers, without a `sample_mask`."""
         numbers, epoch = sample_numbers(indices, len(self)), 0
         if self.tagged:
             numbers, epoch = without_epoch(numbers)
@@ -174,12 +178,16 @@ class Collated(Dataset[Batch]):
     def spans(
         self, samples: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return no spans: it is unknown which bytes a sample reads."""
+        """Return two empty arrays, because it is unknown which bytes a sample reads."""
         nothing = np.empty(0, np.int64)
         return nothing, nothing
 
     def _wanted(self, numbers: Positions, real: npt.NDArray[np.bool_]) -> list[int]:
-        """Return the numbers to read: filling rows repeat the first real one, else `filler`."""
+        """Return the list of sample numbers to read, with a sample for each filling row.
+
+        A filling row repeats the first real sample, or the sample `filler` if all rows are filling
+        rows. Raise `UsageError` for filling rows without `sample_mask`.
+        """
         if not real.all():
             require(self.sample_mask, "sample_mask", "rows that only fill a batch need it")
             numbers = np.where(real, numbers, numbers[real][:1] if real.any() else self.filler)
@@ -187,7 +195,10 @@ class Collated(Dataset[Batch]):
         return cast("list[int]", numbers.tolist())
 
     def _fetch(self, wanted: list[int]) -> list[Any]:
-        """Return the samples with these numbers, read together if the dataset can."""
+        """Return a list of the samples with these numbers, read in one call if possible.
+
+        Raise `UsageError` if `__getitems__` of the dataset does not return a list of samples.
+        """
         together = getattr(self.dataset, "__getitems__", None)
         if together is None:
             return [self._one(index) for index in wanted]
@@ -235,7 +246,7 @@ class Collated(Dataset[Batch]):
 def collated_order(
     samples: Collated, *, seed: int, shuffle: bool = True, purpose: str = "train"
 ) -> tuple[Order, dict[str, Any]]:
-    """Return the order of the samples and its definition, as `serve` takes them.
+    """Return the order of the samples and its definition, for the arguments of `serve`.
 
     The shuffled order is a permutation that depends on seed, epoch, `purpose` (``"train"``,
     ``"val"``, ...) and the number of samples. Its memory and time do not depend on that number.
@@ -263,15 +274,19 @@ def _row(batch: Any, row: int) -> Any:
 
 
 def without_epoch(numbers: Positions) -> tuple[Positions, int]:
-    """Return the sample numbers without the epoch in them, and that epoch; 0 without one."""
+    """Return the sample numbers without the epoch stored in them, and the epoch.
+
+    The epoch is 0 if the numbers contain none.
+    """
     samples, epochs = epochs_of(numbers, 0)
     return samples, int(epochs.max(initial=0)) % _EPOCHS
 
 
 def marked(batch: Any, real: npt.NDArray[np.bool_]) -> Any:
-    """Return the batch with `real` as its `sample_mask`; -100 for labels of filling rows in dicts.
+    """Return the batch with `real` added as its `sample_mask`.
 
-    Raises `UsageError` for a batch that is no dict, tuple, list or tensor.
+    In a dict, integer labels of filling rows (where `real` is False) become -100. Raise
+    `UsageError` for a batch that is no dict, tuple, list or tensor.
     """
     mask = torch.from_numpy(real)
     if isinstance(batch, torch.Tensor):
@@ -295,16 +310,16 @@ def marked(batch: Any, real: npt.NDArray[np.bool_]) -> Any:
 
 
 def _some(numbers: list[int]) -> str:
-    """Return up to 8 of the numbers as text."""
+    """Return up to 8 of the numbers as text, with the total count if there are more."""
     listed = ", ".join(map(str, numbers[:8]))
     return listed if len(numbers) <= 8 else f"{listed}, ... ({len(numbers)} in all)"
 
 
 def failed(where: str, doing: str, error: Exception) -> DataprepError:
-    """Return the error to raise in place of `error`, which reading or collating samples raised.
+    """Return the error to raise in place of `error`, which occurred while `doing` something.
 
-    It is a `StorageError` if the machine failed, else a `SampleError` about the samples `where`;
-    `doing` says which of both was done.
+    The result is a `StorageError` if the machine failed, else a `SampleError` about the samples
+    `where`. The text `doing` names the action, such as "reading it".
     """
     machine = machine_error(error)
     if machine is not None:

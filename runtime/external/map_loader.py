@@ -1,8 +1,9 @@
 """`foreign_loader`: a `Loader` over any map-style dataset, for builders and data modules.
 
-Datasets that make batches themselves, as those of dataprep do, are served directly; all others
-through `Collated`, so that `Loader` does order, ranks, resuming, buckets and worker processes for
-both. An empty dataset makes a loader without batches, with a warning.
+Datasets that make batches themselves, such as those of dataprep, are passed to `Loader` directly.
+All others are wrapped in `Collated`. In both cases `Loader` provides order, ranks, resuming,
+buckets and worker processes. For an empty dataset, the loader has no batches, and a warning is
+issued.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _MAX_ROWS = 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Buckets:
-    """Options of batches with samples of similar length; see runtime/order/buckets.py."""
+    """Options for batches of samples with similar length; see runtime/order/buckets.py."""
 
     lengths: Any = None
     """Lengths of all samples in tokens: numbers or a `Lengths`; None: those of the dataset."""
@@ -70,7 +71,7 @@ class Buckets:
     def ordered(
         self, order: Order, known: Lengths, config: LoaderConfig, *, dp_size: int, **key: str
     ) -> Bucketed:
-        """Return `order` with samples of similar length in each global batch."""
+        """Return `order` rearranged so that samples of a global batch have similar length."""
         return Bucketed(
             order=order, lengths=known, batch=config.batch_size * dp_size, pool=self.pool,
             seed=config.seed, **key,
@@ -79,7 +80,10 @@ class Buckets:
     def steps(
         self, order: Order, known: Lengths, config: LoaderConfig, **more: Any
     ) -> TokenBudgetSampler:
-        """Return the sampler of batches of up to `max_tokens`; `more` are arguments of it."""
+        """Return a sampler of batches with at most `max_tokens` tokens.
+
+        The keyword arguments `more` are passed to the sampler.
+        """
         return TokenBudgetSampler(
             known, self.max_tokens or 0, order=order, seed=config.seed,
             max_rows=self.max_rows, rows_multiple=self.rows_multiple, pool=self.pool, **more,
@@ -100,24 +104,25 @@ def foreign_loader(
     dp_rank: int = 0,
     dp_size: int = 1,
 ) -> Loader:
-    """Return a `Loader` over `dataset`, run as `config` says.
+    """Return a `Loader` over `dataset` with the options of `config`.
 
     Arguments:
-        dataset: a map-style dataset. A list of tensors is served like a `TensorDataset`: each
+        dataset: a map-style dataset. A list of tensors is treated like a `TensorDataset`: each
             sample is a tuple of one tensor.
-        collate: the collate function; None: `config.collate_fn`, or one for the first sample. Must
-            be None for a dataset that makes batches itself.
+        collate: the collate function. None: `config.collate_fn`, or a function that fits the first
+            sample. Must be None for a dataset that makes batches itself.
         purpose: a part of the key of the shuffled order: ``"train"``, ``"val"``, ...
         identity: a name for the data, part of a loader's state; None: the type of the dataset.
-        sampler: a sampler of sample numbers or an `Order`, in place of a shuffle.
-        buckets: put samples of similar length into a batch.
+        sampler: an iterable of sample numbers or an `Order`, in place of a shuffle.
+        buckets: options to put samples of similar length into the same batch.
         skip: the numbers of samples to leave out.
+        epoch: the epoch of the first pass.
         dp_rank, dp_size: rank and number of the data-parallel processes.
 
-    Raises `UsageError` for arguments that contradict each other, and for a dataset or collate
-    function that cannot be sent to worker processes; `InputError` for tensors that cannot be
-    stacked. Reads the first sample that is not skipped if `collate` has to be chosen, or batches
-    may need a `sample_mask`.
+    Raise `UsageError` for arguments that contradict each other, and for a dataset or collate
+    function that cannot be sent to worker processes. Raise `InputError` for tensors that cannot be
+    stacked. The first sample that is not skipped is read if `collate` has to be chosen, or if
+    batches may need a `sample_mask`.
     """
     if is_stream(dataset):
         raise UsageError("is a stream, which has no samples by number", where="dataset",
@@ -162,14 +167,14 @@ def foreign_loader(
 
 
 def makes_batches(dataset: Any) -> bool:
-    """Return whether the dataset makes batches itself, as those of dataprep do."""
+    """Return whether the dataset makes batches itself, as datasets of dataprep do."""
     return all(hasattr(dataset, name) for name in ("definition", "spans", "batch"))
 
 
 def is_stream(dataset: Any) -> bool:
     """Return whether `dataset` is a stream: an iterable that is not map-style, or a function.
 
-    Raises `UsageError` for a class.
+    Raise `UsageError` for a class.
     """
     by_number = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     if by_number and isinstance(dataset, type):
@@ -190,10 +195,11 @@ def _end(
     own: bool,
     skip: list[int],
 ) -> End:
-    """Return what is done with the `left` samples that fill no global batch; None: unknown number.
+    """Return what to do with the last `left` samples, which do not fill a global batch.
 
-    See `LoaderConfig.drop_last`. Sets the options of `samples` for a `sample_mask`. Collates the
-    first sample that is not skipped if the type of a batch decides.
+    The result is "drop", "partial" or "pad"; see `LoaderConfig.drop_last`. If `left` is None, the
+    number is unknown. The function also sets the attributes of `samples` for a `sample_mask`. It
+    collates the first sample that is not skipped if the result depends on the type of a batch.
     """
     if config.drop_last:
         return "drop"
@@ -231,13 +237,13 @@ def _end(
 
 
 def _first(count: int, skip: list[int]) -> int | None:
-    """Return the first of `count` samples that is not skipped, or None."""
+    """Return the lowest number below `count` that is not in `skip`, or None if there is none."""
     skipped = set(skip)
     return next((number for number in range(count) if number not in skipped), None)
 
 
 class _Tensors:
-    """A list of tensors, or a `Part` of one, as a dataset of tuples of one tensor."""
+    """Dataset of tuples of one tensor, from a list of tensors or a `Part` of such a list."""
 
     draws = False
 
@@ -263,7 +269,10 @@ def _samples(
     identity: str | None,
     skip: list[int],
 ) -> tuple[SampleDataset, bool]:
-    """Return the dataset of batches, and whether reading samples is cheap (no user code)."""
+    """Return the dataset of batches, and whether reading samples is cheap.
+
+    Reading is cheap if no user code runs.
+    """
     collate = collate or config.collate_fn
     if makes_batches(dataset):
         require(collate is None, "collate_fn", "this dataset makes its batches itself")
@@ -288,7 +297,10 @@ def _samples(
 
 
 def chosen_collate(dataset: Any, skip: list[int] | None = None) -> Collate:
-    """Return `Padded` if the first sample not skipped has token ids, else `Default`."""
+    """Return a collate function for `dataset`: `Padded` for token ids, else `Default`.
+
+    The first sample that is not in `skip` decides.
+    """
     first = None
     number = _first(len(dataset), skip or []) if hasattr(dataset, "__len__") else None
     if number is not None:
@@ -305,7 +317,7 @@ def chosen_collate(dataset: Any, skip: list[int] | None = None) -> Collate:
 
 
 def _check_tensors(rows: Any) -> None:
-    """Raise `InputError` unless all tensors of a list have one shape."""
+    """Raise `InputError` unless all elements of `rows` are tensors of the same shape."""
     first = rows[0]
     for number, row in enumerate(rows):
         shape = list(row.shape) if isinstance(row, torch.Tensor) else type(row).__name__
@@ -320,7 +332,10 @@ def _check_tensors(rows: Any) -> None:
 def _order(
     samples: SampleDataset, config: LoaderConfig, purpose: str, sampler: Any
 ) -> tuple[Order, dict[str, Any]]:
-    """Return the order of the samples and its definition, part of a loader's state."""
+    """Return the order of the samples and its definition, which is part of a loader's state.
+
+    Raise `UsageError` if the dataset has no order and no sampler is given.
+    """
     if sampler is None and isinstance(samples, Collated):
         return collated_order(samples, seed=config.seed, shuffle=config.shuffle, purpose=purpose)
     split = getattr(samples, "split", None)
@@ -337,7 +352,7 @@ def _order(
 
 
 def _described(sampler: Any) -> dict[str, Any] | str:
-    """Return the definition of an `Order` of dataprep, or the type name of another sampler."""
+    """Return the definition of an order of dataprep, or the type name of any other sampler."""
     mixture = phased(sampler)
     if mixture is not None:  # weights and sources are in the definition of its phases
         return {"kind": "mixture", "seed": mixture.seed}

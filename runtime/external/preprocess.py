@@ -1,7 +1,7 @@
-"""Preprocessing of one example: rename columns, transform, run an engine, make tensors.
+"""Preprocessing of an example: rename columns, transform, run an engine, make tensors.
 
-`PreprocessedDataset` and `StreamingPreprocessedDataset` share it. The input is called an example,
-the result a sample. Errors name the stage, the row and the cause.
+`PreprocessedDataset` and `StreamingPreprocessedDataset` both use it. The input is called an
+example, and the result a sample. Errors name the stage, the row and the cause.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _KINDS = {"b": torch.bool, "i": torch.int64, "u": torch.int64, "f": torch.float3
 
 @runtime_checkable
 class Engine(Protocol):
-    """Interface of an object that turns one example into the fields that a model takes.
+    """Interface of an object that turns an example into the fields that a model takes.
 
-    `process` must give the same result each time, as an example is processed again in other worker
-    processes, in later epochs, and after a cache has dropped it. Spawned workers get it pickled.
+    The method `process` must return the same result each time, because an example is processed
+    again in other worker processes, in later epochs, and after removal from a cache. To send the
+    engine to spawned workers, it is pickled.
     """
 
     def process(self, example: Any, /) -> Mapping[str, Any]:
@@ -39,12 +40,15 @@ class Engine(Protocol):
         ...
 
     def describe(self) -> Mapping[str, Any]:
-        """Return JSON values that differ for engines with different results."""
+        """Return JSON values that differ between engines with different results."""
         ...
 
 
 class PreprocessError(SampleError):
-    """Error of an example that cannot be processed; `stage` is one of `STAGES`, or ``"read"``."""
+    """Error for an example that cannot be processed.
+
+    The attribute `stage` is an item of `STAGES`, or ``"read"``.
+    """
 
     def __init__(self, problem: str, *, stage: str = "", **parts: Any) -> None:
         self.stage = stage
@@ -53,7 +57,7 @@ class PreprocessError(SampleError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preprocessing:
-    """Preprocessing of one example: the stages in `STAGES`, all but the last optional.
+    """Preprocessing of an example in the stages of `STAGES`; only the last stage always runs.
 
     >>> steps = Preprocessing(column_mapping={"body": "text"})
     >>> steps({"body": "Hi", "scores": [1, 2]}, "row 0")
@@ -85,7 +89,10 @@ class Preprocessing:
         )  # fmt: skip
 
     def __call__(self, example: Any, where: str) -> Any:
-        """Return the sample of `example`; raise `PreprocessError` about the row `where`."""
+        """Return the sample made from `example`.
+
+        Raise `PreprocessError` if a stage fails; the error says that the row is `where`.
+        """
         stage = STAGES[0]
         try:
             if self.column_mapping:
@@ -120,7 +127,8 @@ class Preprocessing:
     def identity(self) -> str:
         """Return a digest of column mapping, transform and engine: 16 hex digits.
 
-        A transform counts by its name only, so all lambdas are alike.
+        Only the name of a transform is included, so all lambda functions count as equal. Raise
+        `UsageError` if the description of the engine is not made of JSON values.
         """
         transform = name_of(self.transform)
         described = {} if self.engine is None else dict(self.engine.describe())
@@ -134,10 +142,10 @@ class Preprocessing:
 
 
 def as_tensors(value: Any) -> Any:
-    """Return `value` with arrays and lists of numbers as tensors, also inside mappings.
+    """Return `value` with arrays and lists of numbers converted to tensors, also inside mappings.
 
     Lists of integers become int64 and lists of floats float32; arrays and tensors keep their dtype.
-    Single numbers, texts and empty lists are unchanged. A ragged list stays a list, of tensors.
+    Single numbers, texts and empty lists are unchanged. A ragged list becomes a list of tensors.
 
     >>> as_tensors({"input_ids": [1, 2], "label": 3, "answers": [[1], [2, 3]], "name": "a"})
     {'input_ids': tensor([1, 2]), 'label': 3, 'answers': [tensor([1]), tensor([2, 3])], 'name': 'a'}
@@ -155,7 +163,7 @@ def as_tensors(value: Any) -> Any:
 
 
 def _listed(values: list[Any]) -> Any:
-    """Return a non-empty list as a tensor; if it is ragged or not numeric, as a list."""
+    """Return a non-empty list as a tensor, or as a list if it is ragged or not numeric."""
     if isinstance(values[0], str | bytes | Mapping):
         return [as_tensors(one) for one in values]
     try:
@@ -170,7 +178,10 @@ def _listed(values: list[Any]) -> Any:
 
 
 def _renamed(example: Any, mapping: Mapping[str, str]) -> dict[str, Any]:
-    """Return `example` with columns renamed; raise `SampleError` if one is missing or taken."""
+    """Return a copy of `example` with columns renamed.
+
+    Raise `SampleError` if a column is missing, or if its new name is in use already.
+    """
     if not isinstance(example, Mapping):
         raise SampleError(
             f"is a {type(example).__name__}, which has no columns to rename",

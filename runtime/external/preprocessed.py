@@ -1,4 +1,4 @@
-"""`create_preprocessed_dataset`: the preprocessed dataset for data of either style."""
+"""`create_preprocessed_dataset`: preprocessing of map-style data or of a stream."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def create_preprocessed_dataset(
     draws: bool = False,
     **options: Any,
 ) -> PreprocessedDataset | StreamingPreprocessedDataset:
-    """Return a `PreprocessedDataset` over map-style data, a `StreamingPreprocessedDataset` else.
+    """Return a `PreprocessedDataset` for map-style data, or a `StreamingPreprocessedDataset`.
 
-    A Hugging Face `Dataset`, a torch dataset and a list are map-style; an `IterableDataset` of
-    either library and a function that returns a new iterator each time are streams. `streaming`
-    True serves map-style data as a stream; False raises `UsageError` for a stream. `options` are
-    those of the class that is returned; an option of the other class is ignored if its value is
-    false, and a `UsageError` otherwise.
+    A Hugging Face `Dataset`, a torch dataset and a list are map-style. An `IterableDataset` of
+    these libraries and a function that returns a new iterator each time are streams. If `streaming`
+    is True, map-style data becomes a stream too; if False, a stream raises `UsageError`. The
+    keyword arguments `options` belong to the class that is returned. An option of the other class
+    is ignored if its value is false, and raises `UsageError` otherwise.
 
     >>> type(create_preprocessed_dataset([{"n": 1}])).__name__
     'PreprocessedDataset'
@@ -74,7 +74,10 @@ def create_preprocessed_dataset(
 
 
 class _InOrder:
-    """Map-style data as a stream, read by number, as `__iter__` of some datasets never ends."""
+    """Stream of the samples of a map-style dataset, read by number.
+
+    Iteration uses `len` because the `__iter__` of some datasets never ends.
+    """
 
     def __init__(self, data: Any) -> None:
         require_map_style(data)

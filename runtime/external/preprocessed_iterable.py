@@ -1,9 +1,10 @@
 """`StreamingPreprocessedDataset`: a foreign stream, preprocessed.
 
-Iterated over directly or by a stock DataLoader, it yields single samples, each row of the stream
-once over all ranks and workers, even with more workers than shards. Loaders of this package
-(`UniversalDataModule`, `DataLoaderBuilder`) serve it in global batches: then the numbers of workers
-and ranks change nothing, all ranks make the same number of steps, and a run can be resumed.
+If it is iterated over directly, or by a stock DataLoader, it yields single samples. Together, all
+ranks and workers yield each row of the stream once, even with more workers than shards. Loaders of
+this package (`UniversalDataModule`, `DataLoaderBuilder`) make global batches from it. Then the
+numbers of workers and ranks change nothing, all ranks make the same number of steps, and a run can
+be resumed.
 
 Each row is preprocessed by one worker, but read by all of them. If reading is expensive,
 `by_shards` makes each worker read its own shards only.
@@ -52,25 +53,28 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         hf_iterable: a Hugging Face or torch `IterableDataset`, another object that can be iterated
             over repeatedly, or a function that returns a new iterator each time.
         prompt_engine, column_mapping, transform: as for `PreprocessedDataset`.
-        buffer_size: raw rows in the shuffle buffer; the order is a function of
+        buffer_size: number of raw rows in the shuffle buffer; the order is a function of
             (seed, epoch). 0 or 1: the order of the stream. None: 1,000, or the size in the state
-            that a loader resumes from.
+            from which a loader resumes.
         skip_errors: leave out rows that cannot be processed, and count them: see `skipped`.
-        seed: the seed of the buffer and of draws. Loaders of this package use their own instead.
+        seed: the seed of the buffer and of random numbers. Loaders of this package use their own
+            seed instead.
         infinite: continue with the next epoch after the last row.
-        rank, world_size: rank and number of the processes that share the rows. Ignored by loaders
+        rank, world_size: rank and number of the processes that divide the rows. Ignored by loaders
             of this package, which have arguments for them.
         by_shards: each rank and worker reads only its own shards when it iterates over this dataset
-            directly. Each then has its own buffer, and the order depends on their number. Not for
-            streams that were cut by `take` or `skip`, because each shard would be cut.
-        draws: stream, transform or engine draw random numbers. Draws are then seeded for each row,
-            and those of the stream for each epoch.
+            directly. Each then has its own buffer, and the order depends on the number of ranks and
+            workers. Not for streams that were cut by `take` or `skip`, because each shard would be
+            cut.
+        draws: True if the stream, the transform or the engine uses random numbers. The random
+            numbers of transform and engine are then seeded for each row, and those of the stream
+            for each epoch.
 
-    A pass serves the epoch that `set_epoch` set last, at first 0, also in persistent workers.
-    Loaders of this package advance it.
+    A pass serves the epoch that `set_epoch` set last, or 0. This is also true in persistent
+    workers. Loaders of this package advance the epoch.
 
-    Raises `PreprocessError` that names the row, the stage and the cause, and `UsageError` for
-    random draws without `draws`.
+    Raises `PreprocessError` with the row, the stage and the cause if a row cannot be processed, and
+    `UsageError` for random numbers without `draws`.
 
     >>> data = StreamingPreprocessedDataset(lambda: ({"n": n} for n in range(3)), buffer_size=0)
     >>> list(data)
@@ -135,18 +139,18 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         return int(self._skips.sum())
 
     def skips(self) -> dict[str, int]:
-        """Return the numbers of rows left out by the stage that failed, as ``{"engine": 3}``."""
+        """Return the number of rows left out for each stage that failed, as ``{"engine": 3}``."""
         counts = self._skips.sum(0).tolist()
         return {stage: n for stage, n in zip(STAGES, counts, strict=True) if n}
 
     @property
     def features(self) -> Any:
-        """Return the features of the data before preprocessing; None if it has none."""
+        """Return the features (column types) of the data before preprocessing, or None."""
         return getattr(self.source, "features", None)
 
     @property
     def identity(self) -> str:
-        """Return a name for data and preprocessing, part of a loader's state."""
+        """Return a name for data and preprocessing, which is part of a loader's state."""
         return f"{name_of(self.source)}/{self.steps.identity}"
 
     def __iter__(self) -> Iterator[Any]:
@@ -173,7 +177,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
                 return
 
     def rows(self, epoch: int, *, seed: int | None = None) -> Iterator[NumberedRow]:
-        """Yield all raw rows of `epoch` with their numbers, not shuffled by the buffer."""
+        """Yield (number, row) for all raw rows of `epoch`, not shuffled by the buffer."""
         seed = self.seed if seed is None else seed
         return all_rows(self.source, epoch, seed=seed, draws=self.draws)
 
@@ -187,10 +191,11 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         place: str = "",
         counted: bool = True,
     ) -> Any:
-        """Return the sample of raw `row`, or `SKIPPED`.
+        """Return the sample made from the raw `row`, or `SKIPPED` if it cannot be processed.
 
-        `seed` seeds its draws; None: that of the dataset. `counted`: count a skipped row. `place`
-        follows the row number in errors.
+        Random numbers depend on `seed`, or on the seed of the dataset if None. If `counted` is
+        False, a skipped row is not counted. The text `place` follows the row number in errors. If
+        `skip_errors` is False, raise `PreprocessError` in place of returning `SKIPPED`.
         """
         try:
             if self.draws:
@@ -210,7 +215,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
             return SKIPPED
 
     def _part(self, epoch: int, part: int, parts: int) -> Iterator[NumberedRow]:
-        """Yield the shuffled raw rows of reader `part` of `parts`."""
+        """Yield (number, row) for the shuffled raw rows of reader `part` of `parts`."""
         if self.by_shards:
             rows = part_of_rows(
                 self.source, epoch, part, parts, by_shards=True, seed=self.seed, draws=self.draws
@@ -221,7 +226,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         return islice(mixed, part, None, parts)
 
     def _count(self, error: PreprocessError) -> None:
-        """Count a skipped row by stage; warn of the first one in this process."""
+        """Count a skipped row under its stage; warn of the first skipped row in this process."""
         worker = get_worker_info()
         slot = 0 if worker is None else 1 + worker.id % (_WORKERS - 1)
         first = not int(self._skips[slot].sum())

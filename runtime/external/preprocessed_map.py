@@ -1,7 +1,7 @@
 """`PreprocessedDataset`: a map-style dataset, preprocessed and cached.
 
-It is for `DataLoaderBuilder`, `UniversalDataModule` or a stock DataLoader. A sample from the cache
-costs a copy (5 us for a thousand tokens), any other one reading and preprocessing.
+Use it with `DataLoaderBuilder`, `UniversalDataModule` or a stock DataLoader. A sample in the cache
+costs a copy (5 us for a thousand tokens). Any other sample is read and preprocessed.
 """
 
 from __future__ import annotations
@@ -38,22 +38,23 @@ class PreprocessedDataset(Dataset[Any]):
 
     Arguments:
         hf_dataset: a map-style dataset: a Hugging Face or torch dataset, a list.
-        prompt_engine: an `Engine`, such as `TokenizeEngine`; None: examples have the fields of the
-            model already.
+        prompt_engine: an `Engine`, such as `TokenizeEngine`. None: examples already have the fields
+            of the model.
         column_mapping: {name in the data: name for the engine}.
         cache_enabled: cache preprocessed samples; None: True unless `draws`. Each worker process
             has its own cache, so it saves most with `num_workers=0`, where a thread makes batches.
         transform: a function of the renamed example, called before the engine.
-        cache_bytes: the largest size of the cache; the least recently used samples are dropped.
-        draws: data, transform or engine draw random numbers, as augmentations do. Loaders of this
-            package then seed the draws for each sample and epoch, and nothing is cached.
+        cache_bytes: the largest size of the cache; the least recently used samples are removed.
+        draws: True if data, transform or engine use random numbers, as augmentations do. Loaders of
+            this package then seed the random generators for each sample and epoch, and nothing is
+            cached.
 
     Arrays and lists of numbers become tensors; all fields are kept. Returned samples may be
-    modified, but objects in them other than numbers, texts, arrays and containers are shared.
+    modified. But objects in them other than numbers, texts, arrays and containers are not copied.
 
-    Raises `PreprocessError` that names the row, the stage and the cause; `IndexError` for a number
-    outside -len .. len - 1; `UsageError` for an index that is no number, and for random draws
-    without `draws`.
+    Raises `PreprocessError` with the row, the stage and the cause if an example cannot be
+    processed, `IndexError` for a number outside -len .. len - 1, and `UsageError` for an index that
+    is no number, and for random numbers without `draws`.
 
     >>> data = PreprocessedDataset([{"n": [1, 2]}, {"n": [3]}], column_mapping={"n": "input_ids"})
     >>> len(data), data[-1]
@@ -103,11 +104,14 @@ class PreprocessedDataset(Dataset[Any]):
         return f"<dataprep.PreprocessedDataset: {len(self):,} of {type(self.source).__name__}>"
 
     def __getitem__(self, index: int) -> Any:
-        """Return one sample; a negative `index` counts from the end."""
+        """Return the sample `index`; a negative `index` counts from the end."""
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return these samples in a list; those not in the cache are read together if possible."""
+        """Return a list of the samples with these numbers.
+
+        Samples that are not in the cache are read in one call if the data allows it.
+        """
         rows = self._rows(indices)
         samples = [self.cache.get(row) if self.cache_enabled else MISSING for row in rows]
         missing = [at for at, sample in enumerate(samples) if sample is MISSING]
@@ -123,7 +127,7 @@ class PreprocessedDataset(Dataset[Any]):
         return samples
 
     def select(self, indices: Iterable[int]) -> PreprocessedDataset:
-        """Return a dataset of the samples with these numbers, which has its own cache.
+        """Return a dataset of the samples with these numbers; it has its own cache.
 
         >>> PreprocessedDataset(["a", "b", "c"]).select([2, -3])[1]
         'a'
@@ -141,7 +145,10 @@ class PreprocessedDataset(Dataset[Any]):
         self.cache.clear()
 
     def _rows(self, indices: Sequence[int]) -> list[int]:
-        """Return the row numbers in the data for these indices, which may be negative."""
+        """Return a list of row numbers in the data for these indices, which may be negative.
+
+        Raise `IndexError` for an index outside of the dataset.
+        """
         at = from_the_end(indices, len(self))
         check_samples(at, len(self))
         rows: list[int] = (at if self._numbers is None else self._numbers[at]).tolist()
@@ -174,12 +181,12 @@ class PreprocessedDataset(Dataset[Any]):
 
 
 def _unchanged(value: Any) -> Any:
-    """Return `value` itself: in place of a deep copy."""
+    """Return `value` itself; used as the argument `other` of `copied` to avoid a deep copy."""
     return value
 
 
 def require_map_style(data: Any) -> None:
-    """Raise `UsageError` for data that is not map-style, naming what to use instead."""
+    """Raise `UsageError` for data that is not map-style; the error says what to use instead."""
     if isinstance(data, Mapping):
         raise UsageError(
             f"is a mapping of {', '.join(map(str, data))}, not a dataset", where="hf_dataset",
@@ -203,10 +210,10 @@ _PLAIN = (str, bytes, int, float, bool, complex, type(None))
 
 
 class SampleCache:
-    """Cache of samples by number, up to `limit` bytes; least recently used ones are dropped.
+    """Cache of samples by number, up to `limit` bytes; the least recently used are removed.
 
-    It stores and returns copies, so callers may modify samples. It is thread-safe. Pickling gives
-    an empty cache, so that workers do not receive its content.
+    It stores and returns copies, so callers may modify samples. It is thread-safe. A pickled cache
+    is empty, so that workers do not receive the samples.
 
     >>> cache = SampleCache(1 << 20)
     >>> cache.put(3, {"n": [1]})
@@ -226,7 +233,10 @@ class SampleCache:
         self._lock, self._pid = threading.Lock(), os.getpid()
 
     def _own_lock(self) -> threading.Lock:
-        """Return the lock of this process; a lock copied by a fork might never be released."""
+        """Return the lock of this process.
+
+        After a fork, a new lock is made, because the copied lock might never be released.
+        """
         if self._pid != os.getpid():
             self._new_lock()
         return self._lock
@@ -238,7 +248,7 @@ class SampleCache:
         return SampleCache, (self.limit,)
 
     def get(self, number: int) -> Any:
-        """Return a copy of the sample, or `MISSING`."""
+        """Return a copy of the sample `number`, or `MISSING` if it is not in the cache."""
         with self._own_lock():
             found = self._entries.get(number)
             if found is None:
@@ -249,7 +259,10 @@ class SampleCache:
         return copied(found[0])
 
     def put(self, number: int, sample: Any) -> None:
-        """Store a copy of `sample`, unless it alone exceeds the limit; drop others to make room."""
+        """Store a copy of `sample`, and remove old samples if the cache exceeds its limit.
+
+        A sample that alone exceeds the limit is not stored.
+        """
         size = _size(sample)
         if size > self.limit:
             return
@@ -262,14 +275,14 @@ class SampleCache:
                 self.used -= freed
 
     def clear(self) -> None:
-        """Drop all samples."""
+        """Remove all samples."""
         with self._own_lock():
             self._entries.clear()
             self.used = 0
 
 
 def copied(value: Any, other: Callable[[Any], Any] = copy.deepcopy) -> Any:
-    """Return a deep copy of `value`; `other` copies objects of unknown types."""
+    """Return a deep copy of `value`, which uses `other` to copy objects of unknown types."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, torch.Tensor):
@@ -284,7 +297,7 @@ def copied(value: Any, other: Callable[[Any], Any] = copy.deepcopy) -> Any:
 
 
 def _size(value: Any) -> int:
-    """Return the approximate bytes of a sample."""
+    """Return the approximate size of a sample in bytes."""
     if isinstance(value, torch.Tensor):
         return _OBJECT + value.numel() * value.element_size()
     if isinstance(value, np.ndarray):

@@ -20,9 +20,9 @@ __all__ = ["Part", "check_fraction", "split_by_fraction", "split_parts"]
 
 
 class Part:
-    """Map-style dataset of the samples of `whole` at positions `start` to `stop` of a permutation.
+    """Map-style dataset of the samples of `whole` in the range `start`:`stop` of a permutation.
 
-    `seed` is the key of the permutation. Samples are read from `whole` when they are asked for.
+    The permutation depends on `seed`. A sample is read from `whole` only when it is accessed.
     """
 
     def __init__(self, whole: MapStyle, start: int, stop: int, seed: int) -> None:
@@ -38,9 +38,9 @@ class Part:
         return f"<dataprep.Part: {len(self):,} of {self._samples:,} samples>"
 
     def numbers(self, indices: Sequence[int] | Positions) -> Positions:
-        """Return the sample numbers in `whole`, int64; negative indices count from the end.
+        """Return the sample numbers in `whole` as int64; negative indices count from the end.
 
-        Raises `IndexError` for an index outside of the part.
+        Raise `IndexError` for an index outside of the part.
         """
         at = from_the_end(indices, len(self))
         check_samples(at, len(self))
@@ -50,7 +50,7 @@ class Part:
         return self.whole[int(self.numbers([index])[0])]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return these samples in a list, read together if `whole` can."""
+        """Return a list of the samples with these numbers; read in one call if `whole` allows."""
         numbers: list[int] = self.numbers(indices).tolist()
         together = getattr(self.whole, "__getitems__", None)
         found = None if together is None else together(numbers)
@@ -58,9 +58,9 @@ class Part:
 
 
 def split_by_fraction(dataset: MapStyle, fraction: float, seed: int) -> tuple[Part, Part]:
-    """Return two parts, the second with the share `fraction` of the samples.
+    """Return two parts of the dataset; the second has the fraction `fraction` of the samples.
 
-    Its size is rounded, and at least 1 unless `fraction` is 0, which makes it empty. Raises
+    The size of the second part is rounded. It is at least 1, or 0 if `fraction` is 0. Raise
     `UsageError` for a fraction outside 0 <= fraction < 1, and `InputError` if there are too few
     samples for two parts.
 
@@ -76,7 +76,10 @@ def split_by_fraction(dataset: MapStyle, fraction: float, seed: int) -> tuple[Pa
 def split_parts(
     dataset: MapStyle, fraction: float, seed: int, *, where: str, remedy: str
 ) -> tuple[Part, Part]:
-    """Return the parts of `split_by_fraction`; errors name the argument `where` of the caller."""
+    """Return the two parts described in `split_by_fraction`.
+
+    Errors name the argument `where` of the caller, and `InputError` has the advice `remedy`.
+    """
     check_fraction(where, fraction)
     seed, n = require_seed(seed), len(dataset)
     held_out = max(1, round(n * fraction)) if fraction else 0

@@ -1,19 +1,20 @@
-"""Random draws of foreign datasets and transforms as functions of (seed, epoch, sample).
+"""Random numbers of foreign datasets and transforms as functions of (seed, epoch, sample).
 
-A dataset with random crops draws from the global generators of Python, NumPy and torch. torch seeds
-them once per worker process, so that draws depend on the number of workers, and on which worker
-makes which batch. `SeededDraws` seeds the generators for every sample instead: each epoch draws
-anew, and an epoch draws the same on any ranks, workers and batch sizes, and after a resume. The
-state of the generators is restored afterwards, for the trainer.
+A dataset with random crops uses the global generators of Python, NumPy and torch. torch seeds them
+once per worker process, so the random numbers depend on the number of workers, and on which worker
+makes which batch. `SeededDraws` seeds the generators for every sample instead. Each epoch has
+different random numbers, and an epoch has the same ones for any number of ranks and workers, for
+any batch size, and after a resume. The state of the generators is restored afterwards, for the
+trainer.
 
 This costs 10 us per sample, and in the calling process 20 us per batch. Without workers it also
-prevents a thread that makes batches ahead of time, because the trainer draws from the same
-generators meanwhile. Therefore datasets that certainly draw nothing are not seeded: see
-`draws_nothing`, and `LoaderConfig(draws=False)` for others.
+prevents a thread from making batches ahead of time, because the trainer uses the same generators
+meanwhile. Therefore datasets that certainly use no random numbers are not seeded: see
+`draws_nothing`. For other datasets, `LoaderConfig(draws=False)` turns seeding off.
 
-`DrawsWatch` raises an error for draws that are not declared where samples are cached or not seeded:
-it compares the generators before and after the first sample (0.3 ms). The rows of a stream have no
-numbers to seed by, so `seeded_rows` seeds a stream as a whole.
+Where samples are cached or not seeded, `DrawsWatch` raises an error for random numbers that are not
+declared: it compares the generators before and after the first sample (0.3 ms). The rows of a
+stream have no numbers to seed by, so `seeded_rows` seeds the whole stream once.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ _WORD = (1 << 64) - 1
 
 
 class SeededDraws(Collated):
-    """`Collated` for a dataset or collate function that draws random numbers.
+    """`Collated` for a dataset or collate function that uses random numbers.
 
-    Samples are read one at a time, each after the generators were seeded for it.
+    Samples are read one at a time, each after seeding the generators for it.
     """
 
     def __init__(
@@ -64,11 +65,17 @@ class SeededDraws(Collated):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return the definition of `Collated` with `draws`; their seed is that of the order."""
+        """Return the definition of `Collated`, with a mark that random numbers are seeded.
+
+        Their seed is the seed of the order.
+        """
         return {**super().definition, "draws": True}
 
     def _unmarked(self, indices: Indices) -> Any:
-        """Return the batch of these samples; the global generators of this process are restored."""
+        """Return the batch of the samples with these numbers, without a `sample_mask`.
+
+        Outside of worker processes, the state of the global generators is restored afterwards.
+        """
         numbers = sample_numbers(indices, len(self))
         # The epoch is in the sample numbers, as persistent workers are not told of a new one.
         _, self._rows.epoch = without_epoch(numbers)
@@ -98,7 +105,7 @@ class _SeededRows:
 
 
 def _mixed(base: int, index: int) -> int:
-    """Return the seed of a sample, 32 bits, by the finaliser of SplitMix64."""
+    """Return the 32-bit seed of sample `index`, computed with the finaliser of SplitMix64."""
     word = (base + index * GOLDEN) & _WORD
     word = ((word ^ (word >> 30)) * FIRST) & _WORD
     word = ((word ^ (word >> 27)) * SECOND) & _WORD
@@ -106,11 +113,12 @@ def _mixed(base: int, index: int) -> int:
 
 
 def draws_nothing(dataset: Any, collate: Any) -> bool:
-    """Return whether these certainly draw nothing from the global random generators.
+    """Return whether `dataset` and `collate` certainly do not use the global random generators.
 
-    That is True for lists, tuples, torch's `TensorDataset`, Hugging Face datasets without a
-    transform, parts of those, and for the collate functions of this package and torch's default.
-    For any other object its bool attribute `draws` decides; without one the result is False.
+    The result is True for lists, tuples, torch's `TensorDataset`, Hugging Face datasets without a
+    transform, parts of such datasets, and for the collate functions of this package and torch's
+    default. For any other object, its bool attribute `draws` decides. If it has no such attribute,
+    the result is False.
 
     >>> draws_nothing([1, 2], default_collate), draws_nothing([1, 2], lambda samples: samples)
     (True, False)
@@ -121,7 +129,7 @@ def draws_nothing(dataset: Any, collate: Any) -> bool:
 
 
 def _only_holds(dataset: Any) -> bool:
-    """Return whether reading a dataset certainly draws nothing."""
+    """Return whether reading samples of `dataset` certainly uses no random numbers."""
     declared = getattr(dataset, "draws", None)
     if isinstance(declared, bool):
         return not declared
@@ -144,14 +152,17 @@ _NUMPY: Any = np.random  # untyped, as its type stubs lack `set_bit_generator`
 
 
 class DrawsWatch:
-    """Check that the first use in the main thread draws no random numbers."""
+    """Check that the first use of a dataset in the main thread uses no random numbers."""
 
     def __init__(self) -> None:
         self._done = False
 
     @contextmanager
     def look(self) -> Iterator[None]:
-        """Raise `UsageError` if the code inside the context draws."""
+        """Raise `UsageError` if the code inside the context uses random numbers.
+
+        Only the first context is checked, and only in the main thread.
+        """
         if self._done or threading.current_thread() is not threading.main_thread():
             yield  # in other threads the trainer may draw meanwhile
             return
@@ -163,7 +174,7 @@ class DrawsWatch:
 
 
 def _undeclared(what: str) -> UsageError:
-    """Return the error about draws of `what` that were not declared."""
+    """Return the error that `what` uses random numbers although it was not declared to."""
     return UsageError(
         f"the {what} draws from the random generators of Python, NumPy or torch", where="draws",
         code=UNDECLARED_DRAWS,
@@ -176,11 +187,12 @@ def seeded_rows(
 ) -> Iterator[Any]:
     """Yield the rows of the iterator that `begin` returns, in the same order for the same `seed`.
 
-    Every rank and worker reads the whole stream. If it is shuffled by the global generators, each
-    would read another order, and rows would be lost. So the generators are seeded first. A stream
-    that draws before or while it makes its first row then has separate generators to its end, at
-    40 us per row. Raises `UsageError` if it draws although `draws` is False. Outside of the main
-    thread, where the trainer may draw meanwhile, nothing is seeded.
+    Every rank and worker reads the whole stream. If the global generators shuffle it, each rank and
+    worker would read a different order, and rows would be lost. So the generators are seeded first.
+    If the stream uses random numbers before or during its first row, it gets separate generators
+    until it ends, at 40 us per row. Raise `UsageError` if it uses random numbers although `draws`
+    is False. Outside of the main thread nothing is seeded, because the trainer may use the
+    generators meanwhile.
 
     >>> def shuffled():
     ...     yield from random.sample(range(9), 9)
@@ -204,7 +216,7 @@ def seeded_rows(
 
 
 class _SeparateGenerators:
-    """Copy of the global generators, whose state is kept between rows of a stream."""
+    """Copy of the global generators for a stream, whose state is stored between rows."""
 
     def __init__(self) -> None:
         self._numpy = np.random.MT19937(0)
@@ -212,7 +224,7 @@ class _SeparateGenerators:
         self._keep()
 
     def drawn(self, rows: Iterator[Any]) -> Iterator[Any]:
-        """Yield `rows`, with these generators in place of the global ones while a row is made."""
+        """Yield `rows`; while a row is made, these generators replace the global generators."""
         row = None
         while row is not _NONE:
             with isolated():
@@ -225,11 +237,14 @@ class _SeparateGenerators:
                 yield row
 
     def _keep(self) -> None:
-        """Store the state of the global generators; NumPy's advances in `_numpy` itself."""
+        """Store the state of the generators of Python and torch.
+
+        NumPy's state needs no copy, because the generator `_numpy` itself advances.
+        """
         self._python, self._torch = random.getstate(), torch.get_rng_state()
 
 
 def _generators() -> bytes:
-    """Return the state of all global generators as bytes, to be compared only."""
+    """Return the state of all global generators as bytes; use it only for comparisons."""
     states = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state().numpy()
     return pickle.dumps(states)

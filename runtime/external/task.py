@@ -1,7 +1,7 @@
 """`TaskSpec`: a description of a training task and its data, in JSON values.
 
-It says which fields a sample has, of which kind they are, and what is predicted from them. Data
-modules choose a collate function by it. `to_dict` and `from_dict` write it to a config file and
+It names the fields of a sample and their kinds, and what is predicted from them. Data modules
+choose a collate function by it. The methods `to_dict` and `from_dict` write it to a config file and
 read it back unchanged.
 """
 
@@ -86,12 +86,12 @@ class TaskSpec:
 
     @classmethod
     def lm_tiny(cls) -> TaskSpec:
-        """Return a task of language modelling on `input_ids`; labels equal the inputs."""
+        """Return a language modelling task on `input_ids`; labels equal the inputs."""
         return cls(name="lm_tiny", task_type="lm", metrics=("loss", "perplexity"))
 
     @classmethod
     def cls_tiny(cls) -> TaskSpec:
-        """Return a task of text classification with two classes."""
+        """Return a text classification task with two classes."""
         return cls(
             name="cls_tiny", task_type="classification", model_family="encoder",
             input_fields=("input_ids", "attention_mask"), target_field="label",
@@ -100,7 +100,7 @@ class TaskSpec:
 
     @classmethod
     def seq2seq_tiny(cls) -> TaskSpec:
-        """Return a task from text to text, for an encoder-decoder model."""
+        """Return a text-to-text task for an encoder-decoder model."""
         return cls(
             name="seq2seq_tiny", task_type="seq2seq", model_family="encoder_decoder",
             input_fields=("input_ids", "attention_mask"), metrics=("loss",),
@@ -108,7 +108,7 @@ class TaskSpec:
 
     @classmethod
     def vision_tiny(cls) -> TaskSpec:
-        """Return a task of image classification: RGB, normalised as for ImageNet, ten classes."""
+        """Return an image classification task: RGB, normalised as for ImageNet, ten classes."""
         return cls(
             name="vision_tiny", task_type="classification", modality="vision",
             model_family="encoder", input_fields=("pixel_values",), metrics=("loss", "accuracy"),
@@ -118,7 +118,7 @@ class TaskSpec:
 
     @classmethod
     def preset(cls, name: str) -> TaskSpec:
-        """Return the task that `name`, one of `PRESETS`, stands for; raise `UsageError` for others.
+        """Return the predefined task `name`; raise `UsageError` if `name` is not in `PRESETS`.
 
         >>> TaskSpec.preset("lm_tiny") == TaskSpec.lm_tiny()
         True
@@ -133,9 +133,9 @@ class TaskSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TaskSpec:
-        """Return the task of a dict that `to_dict` returned.
+        """Return the task described by `values`, a dict that `to_dict` returned.
 
-        Missing fields get their defaults. Raises `UsageError` for a key that is no field, and if
+        Missing fields get their defaults. Raise `UsageError` for a key that is no field, and if
         `name` or `task_type` is missing.
         """
         known = {part.name for part in fields(cls)}
@@ -153,7 +153,10 @@ _MAPPINGS = (
 
 
 def _names(where: str, given: Iterable[str]) -> tuple[str, ...]:
-    """Return `given` as a tuple; raise `UsageError` for a bare string or values not strings."""
+    """Return `given` as a tuple of strings.
+
+    Raise `UsageError` for a single string, and for values that are not strings.
+    """
     names = () if isinstance(given, str) else tuple(given)
     sound = not isinstance(given, str) and all(isinstance(name, str) for name in names)
     require(sound, where, f"must be a list of names, got {given!r}")
@@ -161,7 +164,10 @@ def _names(where: str, given: Iterable[str]) -> tuple[str, ...]:
 
 
 def _json(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `given` as JSON restores it; raise `UsageError` for other values."""
+    """Return a copy of `given` after conversion to JSON and back.
+
+    Raise `UsageError` for values that JSON cannot hold, and for keys that are not strings.
+    """
     try:
         found = json.loads(json.dumps(dict(given), allow_nan=False))
     except (TypeError, ValueError) as error:

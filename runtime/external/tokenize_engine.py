@@ -20,9 +20,9 @@ __all__ = ["TokenizeEngine", "encode_text", "tokenizer_digest"]
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:
-    """Return the ids of `text` as ints.
+    """Return the ids of `text` as a list of ints.
 
-    Raises `UsageError` if `tokenizer` has no method `encode`, or that returns no ids.
+    Raise `UsageError` if `tokenizer` has no method `encode`, or if the method returns no ids.
 
     >>> class Bytes:
     ...     def encode(self, text): return {"input_ids": list(text.encode())}
@@ -55,8 +55,8 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
 def tokenizer_digest(tokenizer: Any) -> str | None:
     """Return a digest of the tokenizer as 16 hex digits, or None if it cannot be serialized.
 
-    It exists for a `tokenizers.Tokenizer` and tokenizers with a `backend_tokenizer`. Takes 0.1 s
-    for a vocabulary of 100,000.
+    A `tokenizers.Tokenizer`, and any tokenizer with a `backend_tokenizer`, can be serialized. The
+    call takes 0.1 s for a vocabulary of 100,000.
     """
     inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
     write = getattr(inner, "to_str", None)
@@ -92,7 +92,10 @@ class TokenizeEngine:
             whole_number("max_length", self.max_length, 1)
 
     def process(self, example: Any) -> dict[str, Any]:
-        """Return ids and kept fields; raise `SampleError` without text, tokens or such a field."""
+        """Return a dict with `input_ids` and the fields of `keep`.
+
+        Raise `SampleError` if a field is missing, the text is not a string, or it has no tokens.
+        """
         if isinstance(example, str):
             example = {self.field: example}
         for name in (self.field, *self.keep):
@@ -114,7 +117,7 @@ class TokenizeEngine:
         return {"input_ids": ids, **{name: example[name] for name in self.keep}}
 
     def describe(self) -> dict[str, Any]:
-        """Return the options, and the type and digest of the tokenizer."""
+        """Return the options of the engine, and the type and digest of the tokenizer."""
         return {
             "engine": "tokenize", "tokenizer": type(self.tokenizer).__name__,
             "digest": tokenizer_digest(self.tokenizer), "field": self.field,

@@ -1,4 +1,4 @@
-"""Texts as the data of a task: tokenized where a data module has a tokenizer for them.
+"""Texts as the data of a task, tokenized with the tokenizer of a data module.
 
 Texts are samples that are strings, or dicts with a field `text` and no ids.
 """
@@ -27,11 +27,12 @@ _ROWS_AT_ONCE = 1000
 
 
 def tokenized(data: Any, task: Any, tokenizer: Any, *, draws: bool | None) -> Any:
-    """Return texts with `input_ids` in their place; other samples as they are.
+    """Return a dataset with `input_ids` in place of texts, or `data` itself if it has no texts.
 
-    `data` has samples by number, at least one; the first decides whether they are texts. Labels of
-    the task are kept. `draws`: see `LoaderConfig`. If reading `data` certainly draws no random
-    numbers, all texts are read once, and empty ones are left out with a warning.
+    The argument `data` has samples by number, at least one. The first sample decides whether they
+    are texts. Labels of the task are kept. For `draws` see `LoaderConfig`. If reading `data`
+    certainly uses no random numbers, all texts are read once, and empty texts are left out with a
+    warning.
     """
     with isolated():
         first = data[0]
@@ -59,7 +60,7 @@ def tokenized(data: Any, task: Any, tokenizer: Any, *, draws: bool | None) -> An
 
 
 def _is_text(sample: Any) -> bool:
-    """Return whether a sample is a string, or a dict with a `text` and no field of ids."""
+    """Return whether `sample` is a string, or a dict with a string `text` and no field of ids."""
     if not isinstance(sample, Mapping):
         return isinstance(sample, str)
     has_ids = any(str(name).endswith("input_ids") for name in sample)
