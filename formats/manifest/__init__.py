@@ -1,1 +1,1 @@
-"""config.json of every kind of dataset: types, rules, reading and writing."""
+"""The file config.json of every kind of dataset: types, rules, reading and writing."""

@@ -2,9 +2,9 @@
 
 An **array** is a list of rows of one shape and type, stored in consecutive shards. A split is a
 list of row numbers, in increasing order. In a dataset of embeddings the rows are the records in
-reading order. In a dataset of pairs the rows are the pairs; they refer to questions, sources,
+reading order. In a dataset of pairs the rows are the pairs. They refer to questions, sources,
 keywords and centroids by row number, and the embeddings of these are tables with rows of their own.
-Names, types and shapes of the arrays of pairs must fit one another, which is checked when
+Names, types and shapes of the arrays of pairs must fit one another. This is checked when
 config.json is read, at a cost that does not grow with the data.
 """
 
@@ -99,7 +99,7 @@ PAIR_ARRAYS: Mapping[str, tuple[tuple[str, ...], str, tuple[str | int, ...]]] = 
 
 
 class ArrayShard(Entry, frozen=True, kw_only=True):
-    """A .npy file with `rows` rows."""
+    """A .npy file that holds `rows` consecutive rows of an array."""
 
     file: str
     rows: Count
@@ -108,10 +108,11 @@ class ArrayShard(Entry, frozen=True, kw_only=True):
 class ArrayEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
     """One named array.
 
-    `dtype` is one of `DTYPES`; `row` is the shape of a row, [] for single numbers. With `scale`,
-    the value of row `i` is the stored row times row `i` of the array of that name. `unit` is true
-    if every row is a vector of length 1. `categories` are the texts that the numbers encode.
-    `table` is true if other arrays refer to its rows by number; its rows are then no records.
+    `dtype` is one of `DTYPES`, and `row` is the shape of a row, [] for single numbers. If `scale`
+    is set, it names another array, and the value of row `i` is the stored row times row `i` of that
+    array. `unit` is true if every row is a vector of length 1. `categories` are the texts that the
+    numbers encode. `table` is true if other arrays refer to the rows by number, in which case the
+    rows are not records.
     """
 
     dtype: str
@@ -125,9 +126,10 @@ class ArrayEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RowSplit(Entry, frozen=True, kw_only=True):
-    """A split: `index` is the name of the file with its `rows` row numbers, in increasing order.
+    """A split of a dataset of arrays.
 
-    `content_id` is the digest of its content, see `identity`.
+    `index` is the name of the file with its `rows` row numbers, in increasing order. `content_id`
+    is the digest of its content (see `identity`).
     """
 
     content_id: str
@@ -136,7 +138,7 @@ class RowSplit(Entry, frozen=True, kw_only=True):
 
 
 class ArrayManifest(Entry, frozen=True, kw_only=True, omit_defaults=False):
-    """config.json as a whole; field order here is key order there.
+    """The contents of config.json. The order of the fields is the order of its keys.
 
     `rows` is the number of rows in all splits together. `pairs` is null except in datasets of
     pairs.
@@ -161,7 +163,7 @@ class ArrayManifest(Entry, frozen=True, kw_only=True, omit_defaults=False):
 
 
 def storage_dtype(dtype: str) -> str:
-    """Return the numpy type in which numbers of `dtype` are stored.
+    """Return the NumPy type in which numbers of type `dtype` are stored.
 
     >>> storage_dtype("bfloat16"), storage_dtype("<f4")
     ('<u2', '<f4')
@@ -170,7 +172,10 @@ def storage_dtype(dtype: str) -> str:
 
 
 def load(directory: Path) -> ArrayManifest:
-    """Read and validate `directory`/config.json."""
+    """Return the manifest in `directory`/config.json, validated.
+
+    Raise `UsageError` if it belongs to a dataset of tokens.
+    """
     try:
         return parse(read(directory))
     except UsageError as error:  # of another kind
@@ -183,7 +188,10 @@ _MANIFEST = msgspec.json.Decoder(ArrayManifest)
 
 
 def parse(data: bytes) -> ArrayManifest:
-    """Decode and validate the bytes of config.json, as `tokens.parse` does."""
+    """Return the manifest in the bytes of config.json, validated as `tokens.parse` does.
+
+    Raise `UsageError` if the manifest belongs to a dataset of tokens.
+    """
     kind = read_header(data).kind
     if kind == "tokens":
         raise UsageError(
@@ -224,7 +232,7 @@ def _check_consistency(manifest: ArrayManifest) -> None:
 
 
 def _check_references(manifest: ArrayManifest) -> None:
-    """Raise if two arrays or splits name the same file."""
+    """Raise `IntegrityError` if a file is used twice by arrays and splits."""
     uses = Counter([CRC_NAME, *(split.index for split in manifest.splits.values())])
     uses.update(shard.file for entry in manifest.arrays.values() for shard in entry.shards)
     twice = [file for file, count in uses.items() if count > 1]
@@ -255,7 +263,7 @@ def _check_array(
 
 
 def _check_fields(name: str, entry: ArrayEntry) -> None:
-    """Raise unless the fields of an array are possible for its type and shape."""
+    """Raise `IntegrityError` if a field of an array is impossible for its type and shape."""
     if entry.unit:
         real = entry.dtype in _REAL or entry.scale is not None
         long = len(entry.row) > 0 and prod(entry.row) > 0
@@ -271,9 +279,10 @@ def _check_fields(name: str, entry: ArrayEntry) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairSizes:
-    """Sizes of a dataset of pairs: `dim` numbers to a vector, `negatives` to a pair.
+    """Sizes of a dataset of pairs.
 
-    `mentions` counts the keywords of all pairs together; `ends` is `pairs` + 1.
+    `dim` is the number of numbers in a vector, `negatives` is the number of negatives of a pair,
+    and `mentions` is the number of keywords of all pairs together. `ends` is `pairs` + 1.
     """
 
     pairs: int
@@ -292,7 +301,7 @@ class PairSizes:
 
 
 def pair_sizes(arrays: Mapping[str, ArrayEntry], pairs: int) -> PairSizes:
-    """Return the sizes of a dataset of `pairs` pairs that has `arrays`."""
+    """Return the sizes of a dataset that has `pairs` pairs and these `arrays`."""
     return PairSizes(
         pairs=pairs,
         questions=arrays["question_embs"].rows,
@@ -308,9 +317,9 @@ def pair_sizes(arrays: Mapping[str, ArrayEntry], pairs: int) -> PairSizes:
 def check_pair_arrays(
     arrays: Mapping[str, ArrayEntry], rows: int, pairs: Mapping[str, Any]
 ) -> None:
-    """Raise unless `arrays` are all those of `rows` pairs, with the sizes stated in `pairs`.
+    """Raise unless `arrays` fit a dataset of `rows` pairs, with the sizes stated in `pairs`.
 
-    Raises `IncompatibleError` for unknown arrays and types, else `IntegrityError`.
+    Raise `IncompatibleError` for unknown arrays and types, and `IntegrityError` for other problems.
     """
     missing = [name for name in PAIR_ARRAYS if name not in arrays]
     insist(not missing, f"a dataset of pairs needs the array {', '.join(missing)}")
@@ -346,9 +355,9 @@ def check_pair_arrays(
 
 
 def merged_records(pairs: Mapping[str, Any]) -> int:
-    """Return how many records were merged into the pair of an earlier record.
+    """Return the number of records that were merged into the pair of an earlier record.
 
-    Raises `IntegrityError` if `pairs` states anything but a count.
+    Raise `IntegrityError` if `pairs` states something other than a count.
 
     >>> merged_records({"counts": {"merged": 2}}), merged_records({})
     (2, 0)

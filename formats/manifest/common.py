@@ -1,7 +1,7 @@
 """The part of config.json that all kinds of datasets share, and its reading and writing.
 
-It has the format version, the digest of the file itself, the names and hashes of all files, the
-inputs, and the counts of records. `tokens` and `arrays` add the fields of their kinds.
+It has the format version, the digest of config.json itself, the names and hashes of all files, the
+inputs, and the counts of records. The modules `tokens` and `arrays` add the fields of their kinds.
 """
 
 from __future__ import annotations
@@ -84,11 +84,14 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]  # every size on di
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """A part of config.json; unknown fields are ignored."""
+    """Base of the parts of config.json. Unknown fields are ignored."""
 
 
 class FileEntry(Entry, frozen=True, kw_only=True):
-    """One file of the dataset: size in bytes, array type where it is an array, SHA-256."""
+    """One file of a dataset: name, size in bytes, array type and shape, SHA-256.
+
+    `dtype` and `shape` are None if the file is not an array.
+    """
 
     name: str
     bytes: Count
@@ -98,9 +101,10 @@ class FileEntry(Entry, frozen=True, kw_only=True):
 
 
 class InputEntry(Entry, frozen=True, kw_only=True):
-    """One input; `unit` is what provenance counts in it, "byte" or "row".
+    """One input of a dataset.
 
-    `bytes` is its stored size; with a `compression`, offsets count decompressed bytes.
+    `unit` is "byte" or "row", and says in what the positions in this input are counted. `bytes` is
+    its stored size. If it has a `compression`, positions count decompressed bytes.
     """
 
     name: str
@@ -113,10 +117,11 @@ class InputEntry(Entry, frozen=True, kw_only=True):
 
 
 class RecordCounts(Entry, frozen=True, kw_only=True):
-    """Counts of records: `read` = `written` + the sum of `rejected` + `removed`.
+    """Numbers of records: `read` = `written` + the sum of `rejected` + `removed`.
 
-    `removed` counts records that were removed after the build; no file has them. In datasets of
-    pairs `read` also includes the records that were merged into the pair of an earlier one.
+    `removed` is the number of records that were removed after the build and are in no file. In
+    datasets of pairs, `read` also includes the records that were merged into the pair of an earlier
+    record.
     """
 
     read: Count
@@ -127,7 +132,7 @@ class RecordCounts(Entry, frozen=True, kw_only=True):
 
 
 class Header(msgspec.Struct):
-    """Fields of config.json that decide if the rest of it can be read."""
+    """Fields of config.json that decide whether the rest of it can be read."""
 
     format: str = ""
     format_version: int = 0
@@ -138,7 +143,7 @@ class Header(msgspec.Struct):
 
 
 def check_name(name: str) -> str:
-    """Return `name` if a file of a dataset may have it, else raise `IntegrityError`.
+    """Return `name` if a file of a dataset may have this name, else raise `IntegrityError`.
 
     >>> check_name("train/tokens-00000.bin")
     'train/tokens-00000.bin'
@@ -151,9 +156,9 @@ def check_name(name: str) -> str:
 
 
 def is_device(name: str) -> bool:
-    """Return whether a part of `name` is a device of Windows, with or without an extension.
+    """Return whether a part of `name` is the name of a Windows device, with or without extension.
 
-    `name` may hold several names, one a line.
+    The argument may hold several names, separated by line feeds.
 
     >>> is_device("aux"), is_device("train/NUL.bin"), is_device("auxiliary")
     (True, True, False)
@@ -163,7 +168,7 @@ def is_device(name: str) -> bool:
 
 
 def folders_of(names: Iterable[str]) -> set[str]:
-    """Return every folder that holds one of `names`, and the folders of these.
+    """Return every folder that holds one of the files `names`, and the parents of these folders.
 
     >>> sorted(folders_of(["config.json", "train/0003/tokens-03000.bin"]))
     ['train', 'train/0003']
@@ -179,14 +184,17 @@ def _bad_name(problem: str) -> IntegrityError:
 
 
 def dump_json(manifest: msgspec.Struct) -> bytes:
-    """Return the bytes of config.json with `self_sha256` set; equal manifests give equal bytes."""
+    """Return the bytes of config.json, with `self_sha256` set. Equal manifests give equal bytes."""
     blank = msgspec.structs.replace(manifest, self_sha256=NO_DIGEST)
     body = msgspec.json.format(msgspec.json.encode(blank), indent=1) + b"\n"
     return _with_digest(body, hashlib.sha256(body).hexdigest())
 
 
 def read(directory: Path) -> bytes:
-    """Return the bytes of `directory`/config.json, an ordinary file of limited size."""
+    """Return the bytes of `directory`/config.json.
+
+    Raise an error that gives advice if `directory` is not a dataset.
+    """
     if not directory.is_dir():
         refuse_other_layout(directory)
         if directory.is_file():
@@ -225,7 +233,7 @@ def read(directory: Path) -> bytes:
 
 
 def _refuse_unbuilt(directory: Path) -> None:
-    """Raise `InputError` if `directory` holds files but none that a build writes."""
+    """Raise `InputError` if `directory` has files, but no file that a build writes."""
     with storage_errors(directory):
         names = os.listdir(directory)  # noqa: PTH208
     staging = ".building-" in directory.name
@@ -244,9 +252,11 @@ _HEADER = msgspec.json.Decoder(Header)
 
 
 def read_header(data: bytes) -> Header:
-    """Return the header of an intact config.json of a version that this release reads.
+    """Return the header of config.json.
 
-    The digest is checked before the version, so damage is not reported as a newer version.
+    Raise `IntegrityError` if the file is damaged, and `IncompatibleError` if this release cannot
+    read its version. The digest is checked before the version, so damage is not reported as a newer
+    version.
     """
     try:
         header = _HEADER.decode(data)
@@ -266,7 +276,10 @@ Decoded = TypeVar("Decoded")
 
 
 def decode(decoder: msgspec.json.Decoder[Decoded], data: bytes) -> Decoded:
-    """Decode a config.json that `read_header` has accepted."""
+    """Return the manifest in `data`, the bytes of a config.json that `read_header` has accepted.
+
+    Raise an error about config.json if `decoder` cannot read them.
+    """
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
@@ -280,7 +293,7 @@ def _other_structure(error: msgspec.ValidationError) -> IncompatibleError:
 
 
 def newer(what: str) -> IncompatibleError:
-    """Return the error for a dataset with a feature, `what`, that only a later release knows."""
+    """Return the error for a dataset with the feature `what`, which only a later release knows."""
     return IncompatibleError(
         f"{what} is not known to this version: the dataset was made by a newer dataprep",
         where=CONFIG_NAME, code="E_VERSION", remedy="Install a newer dataprep.",
@@ -288,13 +301,19 @@ def newer(what: str) -> IncompatibleError:
 
 
 def check_known(value: str, known: Container[str], what: str) -> None:
-    """Raise `IncompatibleError` unless `value` is in `known`; `what` describes it in the error."""
+    """Raise `IncompatibleError` if `value` is not in `known`.
+
+    The text `what` describes the value in the error.
+    """
     if value not in known:
         raise newer(f"{what} {value!r}")
 
 
 def says_newer(data: bytes) -> bool:
-    """Return whether a config.json, intact or damaged, names a later version or new features."""
+    """Return whether a config.json needs a format version or features that this release lacks.
+
+    The file may be damaged.
+    """
     try:
         _check_version(_HEADER.decode(data))
     except IncompatibleError:
@@ -317,7 +336,7 @@ def _check_version(header: Header) -> None:
 
 
 def _is_whole(data: bytes) -> bool:
-    """Return whether the digest in `data`, the bytes of config.json, is right."""
+    """Return whether `data`, the bytes of config.json, match the digest that they contain."""
     at = _digest_at(data)
     blank = _with_digest(data, NO_DIGEST)
     return hashlib.sha256(blank).hexdigest().encode() == data[at : at + 64]
@@ -334,9 +353,9 @@ def _digest_at(data: bytes) -> int:
 
 
 def check_files(files: Sequence[FileEntry]) -> dict[str, FileEntry]:
-    """Return the entries by name; raise unless the names are allowed, sorted and unique.
+    """Return the entries by name. Raise unless the names are allowed, sorted and unique.
 
-    Names that differ only by case are one file on Windows and macOS, so they are refused.
+    Names that differ only by case name the same file on Windows and macOS, so they are refused.
     """
     names = [entry.name for entry in files]
     text = "\n".join(names)
@@ -353,7 +372,7 @@ def check_files(files: Sequence[FileEntry]) -> dict[str, FileEntry]:
 
 
 def _refuse_same(names: Iterable[str]) -> None:
-    """Raise about the first of `names` that equals an earlier one but for case."""
+    """Raise `IntegrityError` if two of `names` are equal or differ only by case."""
     taken: set[str] = set()
     for name in names:
         if name.lower() in taken:
@@ -365,9 +384,10 @@ def check_records(
     records: RecordCounts, inputs: Sequence[InputEntry], written: int, what: str, *,
     merged: int = 0, side: bool = False,
 ) -> None:  # fmt: skip
-    """Raise unless every record read was `written`, rejected, removed or `merged`.
+    """Raise unless every record that was read was `written`, rejected, removed or `merged`.
 
-    If the inputs are in a `side` file, their records are compared when that file is read.
+    The text `what` describes the `written` records in the error. If the inputs are in a side file
+    (`side`), their records are compared when that file is read.
     """
     for entry in inputs:
         check_known(entry.unit, UNITS, "inputs.unit")
@@ -385,9 +405,9 @@ def check_records(
 def check_inputs_file(
     name: str | msgspec.UnsetType, inputs: Sequence[InputEntry], files: Mapping[str, FileEntry]
 ) -> bool:
-    """Return whether a side file holds the inputs: `name`, which must be one of `files`.
+    """Return whether the inputs are in the side file `name`.
 
-    Raises `IntegrityError` if it is none of them, or if `inputs` are in config.json as well.
+    Raise `IntegrityError` if `name` is not in `files`, or if `inputs` are in config.json as well.
     """
     if name is msgspec.UNSET:
         return False
@@ -398,23 +418,26 @@ def check_inputs_file(
 
 
 def check_split_name(name: str) -> None:
-    """Raise unless `name` may name a split or an array."""
+    """Raise unless a split or an array may have this `name`."""
     insist(bool(_SPLIT.fullmatch(name)), f"{name!r} cannot name a split")
     if is_device(name):
         raise _bad_name(f"{name!r} is the name of a device of Windows and names no split")
 
 
 def check_content_id(split: str, content_id: str) -> None:
-    """Raise unless the `content_id` of `split` is 64 lower-case hex digits."""
+    """Raise `IntegrityError` unless `content_id` has 64 lower-case hex digits.
+
+    The error names the `split`.
+    """
     insist(bool(_DIGEST.fullmatch(content_id)), f"splits.{split}.content_id is no SHA-256")
 
 
 def insist(condition: bool, problem: str) -> None:
-    """Raise `IntegrityError` about config.json unless `condition` holds."""
+    """Raise `IntegrityError` with the text `problem` about config.json if `condition` is false."""
     if not condition:
         raise damaged(problem)
 
 
 def damaged(problem: str) -> IntegrityError:
-    """Return the error for a config.json that is damaged."""
+    """Return the error for a damaged config.json."""
     return damaged_file(problem, CONFIG_NAME, "E_MANIFEST")

@@ -1,7 +1,8 @@
-"""The curriculum of a pair dataset: how often each steering variant is served, epoch by epoch.
+"""The curriculum of a pair dataset: how often each steering variant is used, epoch by epoch.
 
 Builds and loaders share one schema, which is validated on creation and stored in config.json under
-``pairs.curriculum``. It states probabilities; `dataprep.runtime` draws the variants.
+``pairs.curriculum``. The curriculum states probabilities, by which `dataprep.runtime` samples the
+variants.
 
 The steering variants, in terms of the question q, the centroid c of its cluster, and the keywords K
 of the pair:
@@ -11,9 +12,9 @@ of the pair:
 2. ``keyword``: the plain mean of K, scaled to length 1;
 3. ``residual``: q - c, not scaled.
 
-A pair without a cluster has zero vectors for 1 and 3, one without keywords for 2; a vector of
-length 0 stays the zero vector. The centroid distance is the cosine distance of q and c, from 0 to
-2, and 1 where a direction is missing (no cluster, or a zero vector).
+For a pair without a cluster, variants 1 and 3 are zero vectors; for a pair without keywords,
+variant 2 is. A vector of length 0 remains the zero vector. The centroid distance is the cosine
+distance of q and c, from 0 to 2. It is 1 if a direction is missing (no cluster, or a zero vector).
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ TIERS = ("same cluster", "nearest clusters", "most similar outside", "random out
 class Curriculum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Probabilities of the four variants, and how that of `zero` changes from epoch to epoch.
 
-    With mode ``fixed`` every epoch has `probabilities`. With ``linear`` and ``cosine`` the
-    probability of `zero` goes from `zero_start` in epoch 0 to `zero_end` in epoch `epochs` and
-    stays there, in a straight line or in half a cosine wave; the other three share the rest in the
-    proportions of `probabilities`, or equally where those are all 0.
+    With mode ``fixed``, every epoch has `probabilities`. With ``linear`` and ``cosine``, the
+    probability of `zero` goes from `zero_start` in epoch 0 to `zero_end` in epoch `epochs`, in a
+    straight line or in half a cosine wave, and remains there. The rest is divided among the other
+    three variants in the proportions of `probabilities`, or equally if those are all 0.
 
     >>> Curriculum(mode="linear", zero_start=0.5, zero_end=0.1, epochs=100).probabilities
     (0.25, 0.25, 0.25, 0.25)
@@ -105,9 +106,9 @@ _DECODER = msgspec.json.Decoder(Curriculum)
 
 
 def parse_curriculum(text: str) -> Curriculum:
-    """Return the curriculum for `text`, the name of a mode or a JSON object of fields.
+    """Return the curriculum for `text`, which is the name of a mode or a JSON object of fields.
 
-    Raises `UsageError` for other texts.
+    Raise `UsageError` for other texts.
 
     >>> parse_curriculum("linear").mode
     'linear'

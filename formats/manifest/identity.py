@@ -1,17 +1,17 @@
-"""Identities of a dataset: `content_id` of the data of a split, `recipe_id` of a build.
+"""Digests that identify a dataset: `content_id` for the data of a split, `recipe_id` for a build.
 
-Splits of equal data have equal content ids, whatever files they are cut into.
+Splits with equal data have equal content ids, even if they are cut into different files.
 
 `content_id` of a split is the SHA-256 of the canonical JSON of ``["dataprep content 1", kind,
 parts]``. A part describes a run of numbers by its role, type and count, and by the CRC-32 of their
-little-endian bytes in stream order. The CRC-32 of a run follows from those of its pieces, so the id
-does not depend on shards, units or inputs, and is computed without reading the data again. Two
-different runs of equal type and count share a CRC-32 with probability 2**-32; no check of integrity
+little-endian bytes in stream order. The CRC-32 of a run is computed from those of its pieces, so
+the id does not depend on shards, units or inputs, and the data are not read again. Two different
+runs of equal type and count have the same CRC-32 with probability 2**-32. No check of integrity
 relies on the id.
 
 `recipe_id` is the SHA-256 of the canonical JSON of ``["dataprep recipe 1", versions, kind, inputs,
-parts]``. Inputs are described by their content, not by their names; `parts` are the options that
-the output depends on, without engines and counts. docs/format.md defines both ids in full.
+parts]``. Inputs are described by their content, not by their names. Here `parts` are the options
+that the output depends on, without engines and counts. docs/format.md defines both ids in full.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ _VERSIONS = {"format": FORMAT_VERSION, "content": 1, "split": 1}
 
 
 def crc32_combine(first: int, second: int, length: int) -> int:
-    """Return the CRC-32 of the concatenation of two runs of bytes.
+    """Return the CRC-32 of two concatenated byte strings.
 
-    `first` and `second` are their CRC-32s, `length` is the size of the second run in bytes.
+    The CRC-32s of the two are `first` and `second`, and `length` is the size of the second in
+    bytes.
 
     >>> crc32_combine(crc32(b"data"), crc32(b"prep"), 4) == crc32(b"dataprep")
     True
@@ -60,7 +61,10 @@ def crc32_combine(first: int, second: int, length: int) -> int:
 
 
 def crc32_after(prefix: int, whole: int, length: int) -> int:
-    """Return the CRC-32 of the last `length` bytes, given those of the bytes before and of all.
+    """Return the CRC-32 of the last `length` bytes of a byte string.
+
+    The CRC-32 of the whole string is `whole`, and that of the bytes before the last `length` bytes
+    is `prefix`.
 
     >>> crc32_after(crc32(b"data"), crc32(b"dataprep"), 4) == crc32(b"prep")
     True
@@ -69,7 +73,10 @@ def crc32_after(prefix: int, whole: int, length: int) -> int:
 
 
 def crc32_of_numbers(found: FileHash, header: bytes = b"") -> int:
-    """Return the CRC-32 of the bytes after `header` in the file with the hash `found`."""
+    """Return the CRC-32 of the bytes after `header` in a file.
+
+    The hashes `found` are those of the whole file, with the CRC-32 of each MiB.
+    """
     size, total = 0, 0
     for one in found.crc32.tolist():
         length = min(BLOCK_BYTES, found.size - size)
@@ -79,7 +86,7 @@ def crc32_of_numbers(found: FileHash, header: bytes = b"") -> int:
 
 
 def _times(one: int, other: int) -> int:
-    """Return the product of two polynomials over GF(2), modulo that of CRC-32."""
+    """Return the product of two polynomials over GF(2), modulo the polynomial of CRC-32."""
     product = 0
     while other:
         if other & _ONE:
@@ -91,7 +98,7 @@ def _times(one: int, other: int) -> int:
 
 @cache
 def _power(exponent: int) -> int:
-    """Return x**(8 * 2**exponent) modulo the polynomial."""
+    """Return x**(8 * 2**exponent) modulo the polynomial of CRC-32."""
     if exponent == 0:
         return _ONE >> 8
     half = _power(exponent - 1)
@@ -104,7 +111,10 @@ def _block_shift() -> int:
 
 
 def _shift(length: int) -> int:
-    """Return x**(8 * length) modulo the polynomial, the factor for `length` further bytes."""
+    """Return x**(8 * length) modulo the polynomial of CRC-32.
+
+    Multiplying a CRC-32 by this accounts for `length` further bytes.
+    """
     if length == BLOCK_BYTES:
         return _block_shift()
     found, exponent = _ONE, 0
@@ -116,7 +126,7 @@ def _shift(length: int) -> int:
 
 
 class TokenContent:
-    """Accumulator of the content id of a split of tokens, fed in stream order.
+    """Content id of a split of tokens, computed from parts that are added in stream order.
 
     >>> content = TokenContent("<u2")
     >>> content.add("tokens", 2, crc32(bytes([1, 0, 2, 0])))
@@ -132,17 +142,17 @@ class TokenContent:
         self._sums = {"tokens": (0, 0), "lengths": (0, 0)}
 
     def add(self, role: str, count: int, crc: int) -> None:
-        """Append `count` numbers, whose bytes have the CRC-32 `crc`, to the part `role`."""
+        """Append `count` numbers to the part `role`. Their bytes have the CRC-32 `crc`."""
         width = _WIDTHS[role] or int(self._types[role][2])
         before, total = self._sums.get(role, (0, 0))
         self._sums[role] = (before + count, crc32_combine(total, crc, count * width))
 
     @property
     def content_id(self) -> str:
-        """Digest of the added parts.
+        """The content id of the parts that were added.
 
-        A split without documents counts as tokens and lengths alone: if it has a shard, that may
-        have an empty mask, and the id must be that of a split without shards.
+        For a split without documents only tokens and lengths count. An empty split may have a shard
+        with an empty mask, and then it must have the same id as a split without shards.
         """
         documents = self._sums["lengths"][0]
         parts = [
@@ -156,9 +166,10 @@ class TokenContent:
 def array_content_id(
     kind: str, arrays: Mapping[str, ArrayEntry], crcs: Mapping[str, int], rows: int, index: int
 ) -> str:
-    """Return the content id of the `rows` rows of a split of `arrays`.
+    """Return the content id of a split that has `rows` rows of `arrays`.
 
-    `crcs` holds the CRC-32 of the numbers of each array, `index` is that of the row numbers.
+    The dict `crcs` has the CRC-32 of the numbers of each array, and `index` is the CRC-32 of the
+    row numbers.
     """
     parts: list[list[Any]] = [
         [
@@ -176,9 +187,9 @@ def _hex(crc: int) -> str:
 
 
 def recipe_id_of(kind: str, inputs: Sequence[InputEntry], parts: Mapping[str, Any]) -> str:
-    """Return the recipe id of a dataset of `kind` built from `inputs`, in this order.
+    """Return the recipe id of a dataset of `kind` that is built from `inputs`, in this order.
 
-    The values of `parts` are JSON values.
+    The values of `parts` must be JSON values.
     """
     contents = [[one.fingerprint, one.format, one.compression, one.bytes] for one in inputs]
     return digest_of([_RECIPE_DOMAIN, _VERSIONS, kind, contents, dict(parts)])

@@ -1,7 +1,8 @@
-"""The inputs of a dataset: in config.json, or in a side file where there are many.
+"""The inputs of a dataset, which are in config.json, or in a side file if there are many.
 
-A million inputs would make a config.json of hundreds of megabytes, read whenever the dataset is
-opened. The side file has the same objects, one a line, and is read when a name is needed.
+A million inputs would make a config.json of hundreds of megabytes, which is read whenever the
+dataset is opened. The side file has the same objects, one on each line, and is read only when the
+name of an input is needed.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _INPUT = msgspec.json.Decoder(InputEntry)
 
 
 def encode_inputs(inputs: Sequence[InputEntry]) -> Iterator[bytes]:
-    """Yield the bytes of the side file in blocks."""
+    """Yield the bytes of the side file for `inputs`, in blocks of lines."""
     for start in range(0, len(inputs), _BLOCK_LINES):
         lines = [msgspec.json.encode(one) + b"\n" for one in inputs[start : start + _BLOCK_LINES]]
         yield b"".join(lines)
 
 
 class AnyManifest(Protocol):
-    """Protocol of the fields that the manifests of all kinds have."""
+    """Protocol with the fields that the manifests of all kinds have."""
 
     @property
     def recipe_id(self) -> str:
@@ -47,35 +48,35 @@ class AnyManifest(Protocol):
 
     @property
     def self_sha256(self) -> str:
-        """Digest of config.json itself."""
+        """Digest of config.json."""
         ...
 
     @property
     def inputs(self) -> tuple[InputEntry, ...]:
-        """Inputs, unless a side file lists them."""
+        """The inputs. It is empty if they are in a side file."""
         ...
 
     @property
     def inputs_file(self) -> str | msgspec.UnsetType:
-        """Name of the side file."""
+        """Name of the side file with the inputs, or UNSET if there is none."""
         ...
 
     @property
     def files(self) -> tuple[FileEntry, ...]:
-        """All files but config.json."""
+        """All files of the dataset except config.json."""
         ...
 
     @property
     def records(self) -> RecordCounts:
-        """Records read, written and rejected."""
+        """Numbers of records read, written, rejected and removed."""
         ...
 
 
 def read_inputs(directory: Path, manifest: AnyManifest) -> tuple[InputEntry, ...]:
     """Return the inputs of the dataset in `directory`, from config.json or from the side file.
 
-    Size, SHA-256 and records of the side file are compared with config.json; raises
-    `IntegrityError` where they differ.
+    Raise `IntegrityError` if the size, SHA-256 or records of the side file differ from what
+    config.json states.
     """
     if manifest.inputs_file is msgspec.UNSET:
         return manifest.inputs

@@ -1,7 +1,7 @@
-"""config.json of a dataset of tokens: typed, and validated once at open.
+"""config.json of a dataset of tokens, as typed structs that are validated when it is opened.
 
-Loading costs one read and one decode, a few milliseconds for 10,000 shards. All facts about a
-dataset come from the structs below; none is guessed from the files.
+Loading costs one read and one decode: a few milliseconds for 10,000 shards. All facts about a
+dataset come from the structs below, and none is guessed from its files.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ __all__ = [
 
 
 class ShardEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
-    """The files of one shard: `documents` documents in `length` tokens.
+    """Files of one shard, which has `documents` documents and `length` tokens.
 
-    Datasets of conversations have a `mask`, those of preferences also `groups` (uint64
-    [records + 1]: the first document of each record in this shard, and the number of documents)
-    and `scores` (float32 [documents]). Where the index of the split is null, the file `record_ids`
-    has the record id of each document (int64 [documents]).
+    Datasets of conversations have a `mask`. Datasets of preferences also have `groups` (uint64
+    [records + 1]: the first document of each record in this shard, and the number of documents) and
+    `scores` (float32 [documents]). If the index of the split is null, the file `record_ids` has the
+    record id of each document (int64 [documents]).
     """
 
     tokens: str
@@ -96,11 +96,12 @@ class ShardEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SplitEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
-    """A split: one stream of tokens. `text_bytes` is the size of its texts as UTF-8, if known.
+    """A split of a dataset of tokens.
 
-    `content_id` is the digest of its content, see `identity`. `index` is the file with the record
-    ids of all documents, null where every shard has a file of its own. `records` is present where
-    a record may have several documents.
+    `text_bytes` is the size of its texts as UTF-8, if known. `content_id` is the digest of its
+    content (see `identity`). `index` is the file with the record ids of all documents, or null if
+    every shard has such a file of its own. `records` is present if a record may have several
+    documents.
     """
 
     content_id: str
@@ -114,35 +115,41 @@ class SplitEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def id_files(self) -> tuple[str, ...]:
-        """Names of the files with the record ids, in order."""
+        """Names of the files with the record ids of the split, in the order of its documents."""
         if self.index is not None:
             return (self.index,)
         return tuple(str(shard.record_ids) for shard in self.shards)
 
 
 class TokensEntry(Entry, frozen=True, kw_only=True):
-    """Type of the ids, "<u2" or "<u4", and the size of the vocabulary; all ids are below it."""
+    """Type of the token ids, "<u2" or "<u4", and size of the vocabulary.
+
+    All ids are below `vocab_size`.
+    """
 
     dtype: str
     vocab_size: Count
 
 
 class SpecialToken(Entry, frozen=True, kw_only=True):
-    """A special token: id and text."""
+    """A special token: its id and its text."""
 
     id: Count
     token: str
 
 
 class Probe(Entry, frozen=True, kw_only=True):
-    """A string and its ids at the time of the build, without BOS and EOS."""
+    """A text and its token ids at the time of the build, without BOS and EOS.
+
+    Verification compares the ids with those that the installed libraries give.
+    """
 
     text: str
     ids: tuple[Count, ...]
 
 
 class TokenizerEntry(Entry, frozen=True, kw_only=True):
-    """Tokenizer of a dataset: file, engine, BOS/EOS policy, and probes to recognise it by."""
+    """Tokenizer of a dataset: file, engine, policy for BOS and EOS, and probes of its behaviour."""
 
     file: str
     sha256: str
@@ -162,10 +169,11 @@ class TokenizerEntry(Entry, frozen=True, kw_only=True):
 class ChatEntry(Entry, frozen=True, kw_only=True):
     """Settings with which conversations were tokenized.
 
-    `template` is the file with the chat template, byte for byte; `template_origin` names its
-    source. `masked_by` is "generation" (markers of the template) or "prefixes" (renderings of
-    growing prefixes). `form` is "chat", "pairs" (chosen, then rejected), "labels" or "groups".
-    `overlong_found` counts the conversations over `max_tokens`, by what was done with them.
+    `template` is the file with the chat template, byte for byte, and `template_origin` says where
+    the template came from. `masked_by` is "generation" (markers in the template) or "prefixes"
+    (renderings of growing prefixes). `form` is "chat", "pairs" (chosen, then rejected), "labels" or
+    "groups". `overlong_found` has the numbers of conversations over `max_tokens`, by what was done
+    with them.
     """
 
     template: str
@@ -181,7 +189,7 @@ class ChatEntry(Entry, frozen=True, kw_only=True):
 
 
 class Manifest(Entry, frozen=True, kw_only=True):
-    """config.json as a whole; field order here is key order there."""
+    """The contents of config.json. The order of the fields is the order of its keys."""
 
     format: str
     format_version: int
@@ -202,7 +210,10 @@ class Manifest(Entry, frozen=True, kw_only=True):
 
 
 def load(directory: Path) -> Manifest:
-    """Read and validate `directory`/config.json."""
+    """Return the manifest in `directory`/config.json, validated.
+
+    Raise `UsageError` if it belongs to a dataset of arrays.
+    """
     try:
         return parse(read(directory))
     except UsageError as error:  # of another kind
@@ -216,10 +227,12 @@ _MANIFEST = msgspec.json.Decoder(Manifest)
 
 
 def parse(data: bytes) -> Manifest:
-    """Decode and validate the bytes of config.json.
+    """Return the manifest in the bytes of config.json, validated.
 
-    Checks format, version, digest, structure and names, and that shards, splits and files agree
-    with one another; costs O(files).
+    The checks cover format, version, digest, structure and names, and that shards, splits and files
+    agree with one another. They take time in proportion to the number of files. Raise `UsageError`
+    if the manifest belongs to a dataset of arrays, `IncompatibleError` if this release cannot read
+    it, and `IntegrityError` if it is damaged.
     """
     kind = read_header(data).kind
     if kind in ("embeddings", "pairs"):
@@ -263,7 +276,10 @@ def _check_consistency(manifest: Manifest) -> None:
 
 
 def _check_chat(manifest: Manifest, files: dict[str, FileEntry]) -> None:
-    """Raise unless `chat` fits the files and the shards, or is absent without preferences."""
+    """Raise `IntegrityError` if the field `chat` does not fit the files and the shards.
+
+    It may be absent only in a dataset without preferences.
+    """
     chat = manifest.chat
     form = "chat" if chat is msgspec.UNSET else chat.form
     insist(
@@ -298,7 +314,10 @@ def _records(split: SplitEntry) -> int:
 
 
 def _check_references(manifest: Manifest) -> None:
-    """Raise if a file is named twice: a shard listed twice would be read as twice the data."""
+    """Raise `IntegrityError` if a file is named twice.
+
+    A shard that is listed twice would be read as twice the data.
+    """
     splits = manifest.splits.values()
     uses = Counter([manifest.tokenizer.file, CRC_NAME])
     uses.update(split.index for split in splits if split.index is not None)
