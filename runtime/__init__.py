@@ -1,1 +1,1 @@
-"""The online stage: from a dataset directory to seeded batches."""
+"""The online stage: from a dataset directory to seeded batches for training."""

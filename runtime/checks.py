@@ -18,9 +18,11 @@ __all__ = ["flag", "flag_or_none", "inner_function", "name_of", "one_of", "whole
 
 
 def whole_number(where: str, value: Any, minimum: int = 0) -> int:
-    """Return `value`, of any integer type, as an int of at least `minimum`; else `UsageError`.
+    """Return `value`, of any integer type, as an int.
 
-    True and False are refused: usually they were meant for another argument.
+    Raises `UsageError`, naming the argument `where`, if it is not an integer or is less than
+    `minimum`. True and False are not accepted, because usually they were meant for another
+    argument.
     """
     wrong = UsageError(f"must be a whole number, got {value!r}", where=where)
     if isinstance(value, bool):
@@ -34,7 +36,9 @@ def whole_number(where: str, value: Any, minimum: int = 0) -> int:
 
 
 def flag(where: str, value: Any) -> bool:
-    """Return `value`, a bool of Python or NumPy, as a bool; raise `UsageError` for others.
+    """Return `value`, a bool of Python or NumPy, as a Python bool.
+
+    Raises `UsageError` for any other type.
 
     >>> flag("drop_last", np.True_)
     True
@@ -45,12 +49,12 @@ def flag(where: str, value: Any) -> bool:
 
 
 def flag_or_none(where: str, value: Any) -> bool | None:
-    """Return `value` as `flag` does, or None, which leaves the choice to the caller."""
+    """Return None if `value` is None, else what `flag` returns."""
     return None if value is None else flag(where, value)
 
 
 def one_of(where: str, value: Any, known: tuple[Any, ...]) -> None:
-    """Raise `UsageError` unless `value` is one of `known`.
+    """Raise `UsageError` unless `value` is in `known`.
 
     >>> one_of("labels", None, (None, "shifted"))
     """
@@ -58,17 +62,18 @@ def one_of(where: str, value: Any, known: tuple[Any, ...]) -> None:
 
 
 def inner_function(function: Any) -> Any:
-    """Return `function`, or the function that it finally calls if it is a `functools.partial`."""
+    """Return `function`, or for a `functools.partial` the function that it finally calls."""
     while isinstance(function, partial):
         function = function.func
     return function
 
 
 def name_of(function: Any) -> str:
-    """Return the name under which states record a function or object of the user.
+    """Return the name under which saved states record a user's function or object.
 
-    It is the last part of the qualified name of a function, method or class, for a
-    `functools.partial` of the function that it calls, for another object of its type.
+    For a function, method or class it is the last part of its qualified name. For a
+    `functools.partial` it is the name of the function that it calls, and for any other object the
+    name of its type.
 
     >>> name_of(partial(str.upper)), name_of([])
     ('upper', 'list')

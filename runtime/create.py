@@ -1,11 +1,11 @@
 """`create_loader`: from a dataset directory to a seeded torch DataLoader.
 
 The loader is a real `torch.utils.data.DataLoader` over a map-style dataset and a batch sampler, so
-whatever works with those works with it. The batches are fixed by (dataset, split, seed, epoch,
-row options, global batch) and by nothing else: not the worker count, not the number of ranks.
+any tool for DataLoaders works with it. The batches are determined by (dataset, split, seed, epoch,
+row options, global batch) alone, and do not depend on the number of workers or ranks.
 
-With `num_workers=0`, the default, a thread of the calling process makes the batches, which is the
-fastest: making one costs less than sending it from another process.
+With `num_workers=0`, the default, a thread of the calling process makes the batches. This is the
+fastest way, because making a batch costs less than sending it from another process.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     multiprocessing_context: str | None = None,
     **unknown: Never,
 ) -> Loader:
-    """Return a loader of one split: rows of tokens, of embeddings, or pairs.
+    """Return a loader of one split, whose rows are tokens, embeddings or pairs.
 
-    A batch of tokens is a dict of int64 tensors [batch_size, seq_len]; for the others see
+    A batch of tokens is a dict of int64 tensors [batch_size, seq_len]. For embeddings and pairs see
     `EmbeddingDataset` and `PairDataset`.
 
     Arguments:
@@ -74,53 +74,57 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             `open_pairs` returned. Several datasets of tokens are given as a `Mixture`, or as a dict
             of weights: ``{"prose": 0.7, "code": 0.3}``.
         split: the name of a split of the build: ``"train"``, ``"val"``, ``"test"``, ...
-        batch_size: rows per step and rank; the global batch is `batch_size` x `dp_size`. None: 32.
-            If there are too few samples for one global batch of 32 and `drop_last` would leave out
-            all of them, it is less, so that they fill one, with a warning.
-        num_workers: worker processes, kept alive between epochs. They never change the batches,
-            and make rows of tokens slower.
+        batch_size: rows per step and rank; the global batch is `batch_size` x `dp_size`. None: 32,
+            or less (with a warning) if the split is too small for one global batch of 32 and
+            `drop_last` would leave out all samples; then they fill one global batch.
+        num_workers: number of worker processes, which stay alive between epochs. They never change
+            the batches. Rows of tokens are made more slowly with them.
         distributed: take `dp_rank` and `dp_size` from torch.distributed, which must be initialised.
-        epoch: the first epoch to serve. Each pass advances it by one; see `Loader.set_epoch`.
+        epoch: the first epoch of the loader. Each pass advances it by one; see `Loader.set_epoch`.
         drop_last: leave out the samples that do not fill the last global batch. None: True for
-            ``"train"``, False otherwise. With False a single rank gets a last, shorter batch; each
-            of several ranks gets its last batch filled up to `batch_size`, so that all make equally
-            many steps, and in every batch a bool `sample_mask` [batch_size], False in the rows that
-            only fill (their labels are -100).
-        pin_memory: page-locked batches, for copies to an accelerator. None: if there is one.
+            ``"train"``, False otherwise. With False, a single rank gets a shorter last batch. With
+            several ranks, the last batch of each is filled up to `batch_size`, so that all ranks
+            make the same number of steps. Every batch then has a bool `sample_mask` [batch_size],
+            which is False in the rows that only fill the batch (their labels are -100).
+        pin_memory: use page-locked memory for batches, to copy them faster to an accelerator. None:
+            only if there is an accelerator.
         rows: what one row holds: a spec (`Windows`, `Packed`, `Documents`, `Preferences`,
-            `Embeddings`, `Pairs`), or the name of one with its defaults: ``"windows"``,
-            ``"packed"``, ``"documents"``, or ``"pairs"``, ``"labels"``, ``"groups"`` of
-            preferences. None: what the split was built for, which is windows of texts and packed
-            rows of conversations.
-        seq_len: tokens per row, a shortcut for the `seq_len` of `rows`.
-        transform: a function of a batch and of seeds, uint64 [rows], one for each row, that returns
-            the changed batch; see `TransformedDataset`. `MaskedLM(...).hide` is one, for rows with
-            ``labels="unshifted"``.
-        seed: seed of the shuffle, and of random draws of rows; orders of different seeds, epochs
+            `Embeddings`, `Pairs`), or the name of a spec with its defaults: ``"windows"``,
+            ``"packed"``, ``"documents"``, or for preferences ``"pairs"``, ``"labels"``,
+            ``"groups"``. None: what the split was built for, which is windows for texts and packed
+            rows for conversations.
+        seq_len: number of tokens per row, a shortcut for the `seq_len` of `rows`.
+        transform: a function that takes a batch and an array of seeds, uint64 [rows], one for each
+            row, and returns the changed batch; see `TransformedDataset`. `MaskedLM(...).hide` is
+            an example, for rows with ``labels="unshifted"``.
+        seed: seed of the shuffle, and of random choices in rows. Orders of different seeds, epochs
             and datasets are independent. None: 0; for pairs the seed in their config.json.
         shuffle: a new order each epoch (True, ``"full"``), or the stored order (False). None: True
             for ``"train"`` only. ``"blocks"`` reads pieces of 4 MiB and shuffles within 1 GiB, for
             data larger than memory.
-        skip: numbers of samples to leave out; the order of the others does not change. They are
-            part of the state. For a mixture, ``{"code": [5, 17]}``: numbers of each dataset.
-        dp_rank, dp_size: this process among the data-parallel ones; they overrule `distributed`.
-            Tensor- and pipeline-parallel peers pass the same rank, and so get the same rows.
-        prefetch: batches made ahead of time, by a thread or by the worker processes together; 0
-            makes each batch when it is asked for.
-        io: ``"mmap"``, or ``"pread"`` for file systems where a map is a hazard: an error of the
-            storage, or a file that is cut off, is then an exception, not the end of the process
-            (SIGBUS). None: ``"pread"`` on network file systems and FUSE, else ``"mmap"``.
-        mock: serve the same shapes from memory, to measure what loading costs.
+        skip: numbers of samples to leave out. The order of all other samples does not change. The
+            numbers are part of the state. For a mixture, ``{"code": [5, 17]}``: the numbers for
+            each dataset.
+        dp_rank, dp_size: rank of this process, and number of data-parallel ranks. They take
+            precedence over `distributed`. Tensor- and pipeline-parallel peers must pass the same
+            rank, so that they get the same rows.
+        prefetch: number of batches made ahead of time, by a thread or by all worker processes
+            together. With 0, each batch is made when it is requested.
+        io: ``"mmap"``, or ``"pread"`` for file systems where memory maps are dangerous: if the
+            storage fails or a file is cut off, ``"pread"`` raises an exception, while a map ends
+            the process (SIGBUS). None: ``"pread"`` on network file systems and FUSE, else
+            ``"mmap"``.
+        mock: return batches of the same shapes from memory, to measure what loading costs.
         multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"`` for the workers.
 
     Differences from other loaders with this signature: any split may be named; `pin_memory` is on
-    only where something can use it; `distributed` divides one order among the ranks instead of
-    wrapping the dataset in a DistributedSampler (which repeats samples to even the ranks out);
-    `epoch` advances with each pass.
+    only where an accelerator can use it; `distributed` divides one order among the ranks instead of
+    wrapping the dataset in a DistributedSampler (which repeats samples so that all ranks have the
+    same number); `epoch` advances with each pass.
 
     Raises `UsageError` for invalid arguments, `InputError` for a split that does not fill one row,
-    and what `open_dataset` raises. Takes as long as opening the dataset; the first time for packed
-    rows also the reading of all document lengths.
+    and the errors of `open_dataset`. Takes as long as opening the dataset. The first time, packed
+    rows also read the lengths of all documents.
 
         >>> loader = create_loader("shards", "train", 32, seq_len=2048)     # doctest: +SKIP
         >>> for batch in loader:                                            # doctest: +SKIP
@@ -165,7 +169,10 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
 
 
 def _unknown_argument(name: str) -> TypeError:
-    """Return the error for an unknown argument `name`, with the specs that have such an option."""
+    """Return the error for the unknown argument `name`.
+
+    Its message names the specs that have an option of this name.
+    """
     option = _NAMES_IN_SPECS.get(name, name)
     given = {f"rows={spec.__name__}": spec for spec in get_args(RowSpec)}
     given |= {"dataset_dir=Mixture": Mixture}
@@ -186,9 +193,9 @@ def _transformed(
     definition: Mapping[str, Any],
     **options: Any,
 ) -> Loader:
-    """Return the loader that `make_loader` makes of `samples` whose batches go through `transform`.
+    """Return a loader made by `make_loader`, whose batches are passed through `transform`.
 
-    `seed` None is the seed of a `PairDataset`, and 0 for other samples.
+    If `seed` is None, it is the seed of `samples` if they are a `PairDataset`, and else 0.
     """
     from .loader.transformed import TransformedDataset
 
@@ -205,7 +212,7 @@ def _open_split(spec: Any, split: Split, *, sample_mask: bool) -> MixedDataset:
 
 
 def _warn_of_unread(samples: SampleDataset) -> None:
-    """Warn of tokens that no window reads because `stride` is longer than a window."""
+    """Warn about tokens that are in no window because `stride` is longer than a window."""
     if isinstance(samples, WindowDataset) and samples.unread_tokens:
         split = samples.split
         warnings.warn(
@@ -216,7 +223,10 @@ def _warn_of_unread(samples: SampleDataset) -> None:
 
 
 def _skips_by_source(skip: Skip) -> Mapping[Any, Iterable[int] | Skips | None]:
-    """Return the skip list of each dataset of a mixture."""
+    """Return the skip list for each dataset of a mixture, by dataset.
+
+    Raises `UsageError` if `skip` has samples but does not name their datasets.
+    """
     if isinstance(skip, Mapping):
         return skip
     if len(skips_of(skip)):

@@ -1,7 +1,7 @@
-"""The error of one sample in a batch: which row, which field, what to do.
+"""The error about one sample of a batch: its row, its field, and what to do.
 
-A collate function sees a list of samples and not their numbers in the dataset; it names the row,
-and `dataprep.runtime.external.map_dataset.Collated` puts the number of the sample in its place.
+A collate function gets a list of samples without their numbers in the dataset, so it names the row.
+`dataprep.runtime.external.map_dataset.Collated` replaces the row by the number of the sample.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ __all__ = ["SampleError"]
 
 
 class SampleError(InputError):
-    """A sample that cannot be put into a batch; `row` is its place in the batch, from 0.
+    """Error about a sample that cannot be put into a batch.
+
+    `row` is the index of the sample in the batch, from 0.
 
     >>> print(SampleError("is empty", row=3, field="labels", remedy="Leave it out."))
     error[E_SAMPLE] row 3 of the batch, field 'labels': is empty. Leave it out.
@@ -36,7 +38,7 @@ class SampleError(InputError):
         super().__init__(problem, where=location, remedy=remedy, code=code)
 
     def at_sample(self, sample: int) -> SampleError:
-        """Return this error with the number of the sample in the dataset in place of the row."""
+        """Return a copy of this error that names sample `sample` of the dataset, not the row."""
         location = _location(f"sample {sample}", self.row, self.field)
         return SampleError(self.problem, where=location, remedy=self.remedy, code=self.code)
 

@@ -1,4 +1,4 @@
-"""Opening of datasets of any kind: tokens, embeddings or pairs."""
+"""Functions that open datasets of any kind: tokens, embeddings or pairs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ DatasetLike = str | Path | Dataset | ArrayData | PairData
 
 
 def open_tokens(place: Any, io: Literal["mmap", "pread"] | None) -> Dataset:
-    """Return the dataset of tokens at `place`, a path to open with `io`, or `place` if it is open.
+    """Return the dataset of tokens `place`, which is a path or an open dataset.
 
-    Raises `UsageError` for other values, and for an open dataset with another `io`.
+    A path is opened with `io`. Raises `UsageError` for any other value, and for an open dataset
+    whose `io` is different.
     """
     if (
         isinstance(place, list | tuple)
@@ -58,9 +59,9 @@ def open_tokens(place: Any, io: Literal["mmap", "pread"] | None) -> Dataset:
 def open_data(
     place: DatasetLike, io: Literal["mmap", "pread"] | None = None
 ) -> Dataset | ArrayData | PairData:
-    """Return the dataset of any kind at `place`, a path to open with `io`, or `place` if open.
+    """Return the dataset `place` of any kind, which is a path or an open dataset.
 
-    Raises `UsageError` as `open_tokens` does.
+    A path is opened with `io`. Raises `UsageError` as `open_tokens` does.
     """
     if isinstance(place, ArrayData | PairData):
         if io is not None and io != place.io:

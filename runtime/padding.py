@@ -1,7 +1,7 @@
 """`Padding`: the options of padded rows, which decide their width and the end that is cut.
 
-Datasets of documents and preferences (runtime/rows) and collate functions share them. The padded
-arrays are written in runtime/rows/gather.py and runtime/collate/ragged.py.
+Datasets of documents and preferences (runtime/rows) use them, and so do collate functions. The
+padded arrays are written in runtime/rows/gather.py and runtime/collate/ragged.py.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ class Padding:
     """Options of padded rows.
 
     - `side`: the end that is padded.
-    - `max_length`: the most elements of a row that are kept; None: all.
+    - `max_length`: the maximum number of elements in a row. None: no maximum.
     - `pad_to`: pad to the ``"longest"`` row of the batch, or always to ``"max_length"``. None:
-      to `max_length` if that is given.
+      to `max_length` if that is given, else to the longest row.
     - `multiple`: round the width up to a multiple of this; 8 or 64 suit tensor cores.
-    - `truncate`: the end that rows longer than `max_length` lose, ``"right"`` or ``"left"``;
-      ``"error"`` refuses such rows. None: the side that is padded, so right padding keeps the head.
+    - `truncate`: the end at which rows longer than `max_length` are cut, ``"right"`` or
+      ``"left"``; ``"error"`` raises an error for such rows. None: the side that is padded, so that
+      with right padding the beginning of a row remains.
     """
 
     side: Side = "right"
@@ -53,7 +54,7 @@ class Padding:
             require(self.max_length is not None, "max_length", "pad_to='max_length' needs it")
 
     def width(self, longest: int) -> int:
-        """Return the width of a batch whose longest row has `longest` elements.
+        """Return the width of a batch whose longest row has `longest` elements, before truncation.
 
         >>> Padding(multiple=8).width(9), Padding(max_length=12).width(9)
         (16, 12)

@@ -1,4 +1,4 @@
-"""The data-parallel rank of this process, given by the caller or by torch.distributed."""
+"""The data-parallel rank of this process, from the caller's arguments or torch.distributed."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ __all__ = ["DataParallel", "data_parallel"]
 
 
 class DataParallel(NamedTuple):
-    """The rank of this process, and the number of processes that divide one order."""
+    """The rank of this process, and the number of ranks among which one order is divided."""
 
     rank: int
     size: int
 
 
 def data_parallel(distributed: bool, dp_rank: int | None, dp_size: int | None) -> DataParallel:
-    """Return the given rank and size, or those of torch.distributed if `distributed`, or 0 of 1.
+    """Return the rank and the number of ranks: `dp_rank` and `dp_size`, if they are given.
 
+    Otherwise they come from torch.distributed if `distributed` is True, and else are 0 and 1.
     Raises `UsageError` if only one of `dp_rank` and `dp_size` is given, if the rank is not below
     the size, and if `distributed` is True but torch.distributed is not initialised. Warns if
-    torch.distributed has several ranks and no argument says so: all ranks would get the same
-    batches.
+    torch.distributed has several ranks but the arguments do not mention them, because all ranks
+    would get the same batches.
     """
     distributed = flag("distributed", distributed)
     if (dp_rank is None) != (dp_size is None):

@@ -1,4 +1,4 @@
-"""Numbers of samples: the arrays that hold them, and the indices that callers may pass."""
+"""Numbers of samples: their array types, and checks of the indices that callers pass."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ PADDING = -(1 << 63)
 def sample_numbers(indices: Any, samples: int) -> Ints:
     """Return `indices`, the numbers of k samples, as an int64 array [k].
 
-    Raises `UsageError` unless they are whole numbers, and `IndexError` for one that int64 cannot
-    hold; the errors say that there are `samples` samples. Other numbers are not checked; see
-    `check_samples`.
+    Raises `UsageError` unless they are whole numbers, and `IndexError` for a number that int64
+    cannot hold. Other numbers outside 0 .. `samples` - 1 are not checked here; see `check_samples`.
+    The argument `samples` is used in error messages.
 
     >>> sample_numbers((3, np.uint8(0)), 4)
     array([3, 0])
@@ -51,9 +51,9 @@ def sample_numbers(indices: Any, samples: int) -> Ints:
 
 
 def from_the_end(indices: Any, samples: int) -> Ints:
-    """Return what `sample_numbers` does, but with negative numbers counted from the end.
+    """Return what `sample_numbers` returns, but with negative numbers counted from the end.
 
-    `PADDING` stays. Raises `IndexError` for a number below ``-samples``.
+    `PADDING` is not changed. Raises `IndexError` for a number below ``-samples``.
 
     >>> from_the_end([-1, 2], 4)
     array([3, 2])
@@ -77,7 +77,10 @@ def check_samples(numbers: Ints, samples: int) -> None:
 
 
 def _int_of(index: Any, samples: int) -> int:
-    """Return `index` as an int that int64 can hold; raise `UsageError` for bools and others."""
+    """Return `index` as an int that fits in int64.
+
+    Raises `UsageError` if it is a bool or not an integer, and `IndexError` if it is too large.
+    """
     if isinstance(index, bool) or str(getattr(index, "dtype", "")) in {"bool", "torch.bool"}:
         raise _not_a_number(index, samples)
     try:

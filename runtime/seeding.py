@@ -1,7 +1,7 @@
 """Seeding of the global random generators of Python, NumPy and torch.
 
-Loaders of dataprep's datasets draw nothing from them: what they serve is computed from (seed,
-epoch, position). Models and users' own datasets and transforms do draw from them.
+Loaders of dataprep's datasets do not use these generators: their batches are computed from (seed,
+epoch, position). Models, and users' own datasets and transforms, do use them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 def seed_all(seed: int, mode: Mode = "fast") -> None:
     """Seed the generators of Python, NumPy and torch, and choose the kernels that torch uses.
 
-    ``"fast"`` lets torch choose the quickest kernels. ``"deterministic"`` has it use only those
-    that give the same bits each time, or raise if it has none, as
-    https://docs.pytorch.org/docs/stable/notes/randomness.html says. Each mode undoes what the other
-    set in torch. ``"deterministic"`` also sets CUBLAS_WORKSPACE_CONFIG, unless it is set; cuBLAS
-    reads it when it is first used, so call this at the start.
+    With ``"fast"``, torch may choose the fastest kernels. With ``"deterministic"``, torch uses only
+    kernels that give the same bits each time, and raises an error if it has none, as
+    https://docs.pytorch.org/docs/stable/notes/randomness.html describes. Each mode undoes the torch
+    settings of the other. ``"deterministic"`` also sets CUBLAS_WORKSPACE_CONFIG, unless it is set.
+    cuBLAS reads this variable when it is first used, so call `seed_all` at the start of a program.
 
     Raises `UsageError` unless `seed` is from 0 to 2**63 - 1. Costs a tenth of a millisecond.
 
@@ -61,14 +61,15 @@ def seed_all(seed: int, mode: Mode = "fast") -> None:
 def seed_worker(worker: int) -> None:
     """Seed Python, NumPy and torch in a worker process: a `worker_init_fn` for any DataLoader.
 
-    The seed is the one that torch gave the worker, different in each. With a seeded `generator` of
-    the DataLoader, workers draw the same numbers in every run. Loaders of dataprep do not need it.
+    The seed is the one that torch gave the worker; it is different in each worker. If the
+    DataLoader has a seeded `generator`, a worker gets the same random numbers in every run. Loaders
+    of dataprep do not need this function.
     """
     seed_here(torch.initial_seed() % (1 << 63))
 
 
 def seeded_generator(seed: int) -> torch.Generator:
-    """Return a seeded `torch.Generator`, for samplers and loaders that take one.
+    """Return a seeded `torch.Generator`, for samplers and loaders with a `generator` argument.
 
     >>> torch.rand(1, generator=seeded_generator(3)) == torch.rand(1, generator=seeded_generator(3))
     tensor([True])
@@ -77,10 +78,10 @@ def seeded_generator(seed: int) -> torch.Generator:
 
 
 def seed_for(seed: int, *parts: int | str) -> int:
-    """Return a hash of all arguments, from 0 to 2**63 - 1, as a seed.
+    """Return a seed from 0 to 2**63 - 1 that is a hash of all arguments.
 
-    Seeds of different arguments are unrelated. (With ``seed + epoch``, epoch 1 of seed 0 would be
-    epoch 0 of seed 1.) Costs a microsecond.
+    Seeds of different arguments are unrelated. (With ``seed + epoch``, epoch 1 of seed 0 would get
+    the same seed as epoch 0 of seed 1.) Costs a microsecond.
 
     >>> seed_for(0, "sample", 1) != seed_for(1, "sample", 0)
     True
@@ -90,7 +91,7 @@ def seed_for(seed: int, *parts: int | str) -> int:
 
 
 def seed_here(seed: int) -> None:
-    """Seed the generators of Python, NumPy and torch on the CPU; takes 10 us."""
+    """Seed the generators of Python, NumPy and torch on the CPU. Costs 10 us."""
     random.seed(seed)
     np.random.seed(_folded(seed))
     torch.default_generator.manual_seed(_folded(seed))
@@ -98,9 +99,10 @@ def seed_here(seed: int) -> None:
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """Restore the generators of Python, NumPy and torch (CPU) after the block; takes 20 us.
+    """Restore the generators of Python, NumPy and torch (CPU) after the block. Costs 20 us.
 
-    Seed inside the block before drawing: NumPy has a spare generator there, in an unknown state.
+    Seed the generators inside the block before using them: NumPy has a spare generator there, whose
+    state is unknown.
 
     >>> seed_all(1)
     >>> with isolated():
@@ -127,7 +129,10 @@ _SPARE: list[np.random.MT19937] = []
 
 
 def _folded(seed: int) -> int:
-    """Return `seed` if it has at most 32 bits, else a hash of 32: generators do not use more."""
+    """Return `seed` if it has at most 32 bits, else a 32-bit hash of `seed`.
+
+    The generators of NumPy and torch use no more than 32 bits.
+    """
     if seed < 1 << 32:
         return seed
     return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=4).digest())

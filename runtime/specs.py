@@ -1,8 +1,8 @@
-"""Row specs: small frozen dataclasses that say what one sample of a loader is.
+"""Row specs: small frozen dataclasses that describe what one sample of a loader is.
 
-A spec validates itself when it is made, and `spec.open(split)` returns the map-style dataset of its
-rows. The state of a loader holds the `definition` of that dataset, and no spec. `Mixture` names
-several datasets and their weights.
+A spec validates itself when it is created, and `spec.open(split)` returns the map-style dataset of
+its rows. The state of a loader contains the `definition` of that dataset, not the spec. `Mixture`
+names several datasets and their weights.
 """
 
 from __future__ import annotations
@@ -65,20 +65,23 @@ _SIDES: dict[str, Any] = {"truncate": "right", "truncate-left": "left", "error":
 
 
 class TokenRows(Protocol):
-    """A spec of rows of tokens."""
+    """A spec whose rows consist of tokens."""
 
     def open(self, split: Split, *, sample_mask: bool = False) -> MixedDataset:
         """Return the dataset of the rows of `split`.
 
-        `sample_mask` adds the bool field of that name, False in rows that only fill a batch.
-        Raises `UsageError` for a split that cannot have such rows, and the errors of the dataset.
+        With `sample_mask`, batches have a bool field `sample_mask`, which is False in rows that
+        only fill a batch. Raises `UsageError` for a split that cannot have such rows, and the
+        errors of the dataset.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows of one length over a split's tokens, documents end to end; see `WindowDataset`.
+    """Windows of one length over a split's tokens, with all documents concatenated.
+
+    See `WindowDataset`.
 
     >>> Windows(2048, stride=1024).labels
     'shifted'
@@ -107,7 +110,7 @@ class Windows:
             _set(self, stride=whole_number("stride", self.stride, 1))
 
     def open(self, split: Split, *, sample_mask: bool = False) -> WindowDataset:
-        """Return the windows of `split`."""
+        """Return the dataset of the windows of `split`; see `TokenRows.open`."""
         _require_tokens(split, "windows")
         seq_len = self.seq_len
         if seq_len is None:
@@ -121,7 +124,9 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Whole documents side by side in rows of one length, padded; see `PackedDataset`.
+    """Rows of one length, each with several whole documents and then padding.
+
+    See `PackedDataset`.
 
     >>> Packed(2048, algorithm="best-fit", cu_seqlens=True).seq_len
     2048
@@ -152,7 +157,10 @@ class Packed:
         _check_choice("overlong", self.overlong, PackedOverlong)
 
     def open(self, split: Split, *, sample_mask: bool = False) -> MixedDataset:
-        """Return the packed rows of `split`; the first time this reads all document lengths."""
+        """Return the dataset of the packed rows of `split`; see `TokenRows.open`.
+
+        The first time, this reads the lengths of all documents.
+        """
         from .rows.packed import PackedDataset
 
         _require_tokens(split, "packed")
@@ -168,7 +176,10 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """One document a row, padded to the longest of the batch; see `DocumentDataset`."""
+    """Rows with one document each, padded to the longest document of the batch.
+
+    See `DocumentDataset`.
+    """
 
     seq_len: int | None = None
     """The most tokens of a document that are served. None: as in `Packed`."""
@@ -186,7 +197,7 @@ class Documents:
         _check_choice("overlong", self.overlong, tuple(_SIDES))
 
     def open(self, split: Split, *, sample_mask: bool = False) -> MixedDataset:
-        """Return the documents of `split`."""
+        """Return the dataset of the documents of `split`; see `TokenRows.open`."""
         from .rows.document_lengths import require_fit
         from .rows.documents import DocumentDataset
 
@@ -203,7 +214,7 @@ class Documents:
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """Records of preferences, each with all its answers; see `PreferenceDataset`."""
+    """Records of preferences, each with all its answers. See `PreferenceDataset`."""
 
     seq_len: int | None = None
     """The most tokens of a conversation. None: as in `Packed`."""
@@ -222,7 +233,7 @@ class Preferences:
         _check_choice("overlong", self.overlong, PreferenceOverlong)
 
     def open(self, split: Split, *, sample_mask: bool = False) -> MixedDataset:
-        """Return the records of `split`."""
+        """Return the dataset of the preference records of `split`; see `TokenRows.open`."""
         from .rows.preferences import PreferenceDataset
 
         _require_tokens(split, self.form)
@@ -234,7 +245,7 @@ class Preferences:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Embeddings:
-    """Rows of embeddings and of the arrays stored with them; see `EmbeddingDataset`."""
+    """Rows of embeddings and of the arrays stored with them. See `EmbeddingDataset`."""
 
     fields: Sequence[str] | None = None
     """The arrays to serve. None: all that have a row for each record, but scales and provenance."""
@@ -249,7 +260,10 @@ class Embeddings:
             _set(self, fields=tuple(self.fields))
 
     def open(self, split: ArraySplit, *, sample_mask: bool = False) -> EmbeddingDataset:
-        """Return the rows of `split`."""
+        """Return the dataset of the rows of `split`; see `EmbeddingDataset`.
+
+        Raises `UsageError` if the split holds no embeddings.
+        """
         _require_arrays(split, "embeddings")
         return EmbeddingDataset(
             split, fields=self.fields, raw=self.raw, dtype=self.dtype, sample_mask=sample_mask
@@ -258,7 +272,7 @@ class Embeddings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pairs:
-    """Pairs of embeddings with hard negatives and a steering vector; see `PairDataset`."""
+    """Pairs of embeddings with hard negatives and a steering vector. See `PairDataset`."""
 
     clusters: Sequence[int] | None = None
     """Serve only the pairs of these clusters; -1: those without a cluster. None: all."""
@@ -283,10 +297,12 @@ class Pairs:
         seed: int | None = None,
         tables: PairTables | None = None,
     ) -> PairDataset:
-        """Return the pairs of `split`.
+        """Return the dataset of the pairs of `split`; see `PairDataset`.
 
-        `seed` draws the steering variants; None: the one in config.json. `tables` are those of an
-        open `PairData`. Raises `UsageError` if the spec sets `preload` or `device` for these.
+        The argument `seed` determines the random steering variants; None means the seed in
+        config.json. `tables` are the tables of a `PairData` that is open already. Raises
+        `UsageError` if the spec sets `preload` or `device` although `tables` are given, or if the
+        split holds no pairs.
         """
         _require_arrays(split, "pairs")
         for name, given in (("preload", self.preload), ("device", self.device is not None)):
@@ -308,7 +324,7 @@ class BuiltRows:
     options: Mapping[str, Any]
 
     def of(self, split: AnySplit) -> RowSpec:
-        """Return the spec for `split`; raise `UsageError` for an option that its rows lack."""
+        """Return the spec for `split`. Raise `UsageError` if its rows lack one of `options`."""
         if isinstance(split, Split):
             return named_spec(row_kind(split), **self.options)
         if self.options:
@@ -316,7 +332,7 @@ class BuiltRows:
         return Embeddings() if split.data.kind == "embeddings" else Pairs()
 
     def open(self, split: Split, *, sample_mask: bool = False) -> MixedDataset:
-        """Return the rows of `split`."""
+        """Return the dataset of the rows of `split`; see `TokenRows.open`."""
         spec = cast("TokenRows", self.of(split))
         return spec.open(split, sample_mask=sample_mask)
 
@@ -331,12 +347,13 @@ _BY_NAME: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mixture:
-    """Several datasets of tokens, each with a weight: its share of the samples or tokens served.
+    """Several datasets of tokens, each with a weight.
 
-    Weights become whole numbers of draws in a period: in their exact proportion, unless that takes
-    too long a period, else rounded. Every prefix of the order has the shares of the whole numbers
-    to within one sample. Each pass over a dataset has a new order. An epoch has as many samples as
-    all datasets together.
+    A weight is the dataset's share of all samples or tokens. Weights are converted to whole numbers
+    of samples in a period. Their proportion is exact, or is rounded if the period would be too
+    long. In every prefix of the order, the number of samples from a dataset differs by at most one
+    from its share. Each pass over a dataset has a new order. An epoch has as many samples as all
+    datasets together.
 
         >>> Mixture({"prose": 0.7, "code": 0.3}, by="tokens").by
         'tokens'
@@ -366,10 +383,10 @@ class Mixture:
 
 
 def row_kind(split: Split) -> RowKind:
-    """Return the rows that `split` was built for.
+    """Return the kind of rows that `split` was built for.
 
-    Texts are served in windows, conversations in packed rows (windows would cut them anywhere),
-    preferences as whole records.
+    It is windows for texts, packed rows for conversations (which windows would cut at any token),
+    and whole records for preferences.
     """
     kinds: dict[str | None, RowKind] = {
         None: "windows", "chat": "packed", "pairs": "pairs", "labels": "labels", "groups": "groups",
@@ -378,7 +395,7 @@ def row_kind(split: Split) -> RowKind:
 
 
 def named_spec(name: str, **options: Any) -> RowSpec:
-    """Return the spec of the rows called `name`, a `RowKind`, with these options.
+    """Return the spec of the rows called `name` (a `RowKind`), with the given options.
 
     Raises `UsageError` for an unknown name, and for an option that such rows do not have.
 
@@ -395,9 +412,9 @@ def named_spec(name: str, **options: Any) -> RowSpec:
 
 
 def spec_of(options: Mapping[str, Any]) -> RowSpec | BuiltRows:
-    """Return the spec that `options` describes: its name under ``"rows"``, and its fields.
+    """Return the spec that `options` describes by its name (under ``"rows"``) and its fields.
 
-    Without a name it is `BuiltRows`. Raises `UsageError` for an unknown name or option.
+    Without a name the result is a `BuiltRows`. Raises `UsageError` for an unknown name or option.
     """
     known = sorted({field.name for spec in _TOKEN_SPECS for field in fields(spec)} - {"form"})
     unknown = sorted({*options} - {"rows", *known})
@@ -409,7 +426,7 @@ def spec_of(options: Mapping[str, Any]) -> RowSpec | BuiltRows:
 
 
 def with_options(spec: RowSpec | BuiltRows, **options: Any) -> RowSpec | BuiltRows:
-    """Return a copy of `spec` with the values of `options` in the fields of these names."""
+    """Return a copy of `spec` in which the fields named by `options` have the given values."""
     if isinstance(spec, BuiltRows):
         return BuiltRows(options={**spec.options, **options})
     return replace(spec, **options)
@@ -420,8 +437,8 @@ def row_spec(
 ) -> RowSpec | BuiltRows:
     """Return the spec for the arguments `rows` and `seq_len` of `create_loader`.
 
-    For `rows` None it is `BuiltRows`. Raises `UsageError` for an unknown name, for a `seq_len` that
-    is not that of the spec, and for any `seq_len` of rows that are not of tokens.
+    If `rows` is None, the result is a `BuiltRows`. Raises `UsageError` for an unknown name, for a
+    `seq_len` that differs from that of the spec, and for a `seq_len` if the rows are not tokens.
     """
     if seq_len is not None:
         seq_len = whole_number("seq_len", seq_len, 1)
@@ -450,10 +467,10 @@ def open_rows(
     seed: int | None = None,
     sample_mask: bool = False,
 ) -> Any:
-    """Return the dataset of the rows that `spec` describes, for the split called `split`.
+    """Return the dataset of the rows that `spec` describes, for the split of `data` called `split`.
 
-    `seed` draws the steering variants of pairs. Raises the errors of `spec.open`, which name the
-    directory of `data`.
+    The argument `seed` determines the random steering variants of pairs. Raises the errors of
+    `spec.open`; they name the directory of `data`.
     """
     held = data.data if isinstance(data, PairData) else data
     with naming_dataset(held.path):
@@ -471,7 +488,10 @@ def _set(spec: object, **values: Any) -> None:
 
 
 def _check_token_rows(spec: Any) -> None:
-    """Validate `seq_len`, `labels` and the attention fields of a spec of tokens."""
+    """Check and normalize `seq_len`, `labels` and the attention fields of a spec of tokens.
+
+    Raises `UsageError` for an invalid value.
+    """
     if spec.seq_len is not None:
         _set(spec, seq_len=whole_number("seq_len", spec.seq_len, 1))
     one_of("labels", spec.labels, (None, *get_args(Labels)))
@@ -481,13 +501,16 @@ def _check_token_rows(spec: Any) -> None:
 
 
 def _check_choice(name: str, value: Any, known: Any) -> None:
-    """Raise `UsageError` unless `value` is None (chosen for each split) or one of `known`."""
+    """Raise `UsageError` unless `value` is in `known`, or is None (chosen for each split)."""
     if value is not None:
         one_of(name, value, known if isinstance(known, tuple) else get_args(known))
 
 
 def _require_tokens(split: AnySplit, kind: str | None) -> None:
-    """Raise unless `split` can have rows of `kind`; None stands for any form of preferences."""
+    """Raise `UsageError` unless `split` can have rows of `kind`.
+
+    The kind None stands for any form of preferences.
+    """
     if not isinstance(split, Split):
         raise UsageError(
             "is for datasets of tokens", where="rows",
@@ -520,13 +543,19 @@ def _require_arrays(split: AnySplit, kind: str) -> None:
 
 
 def _default_seq_len(split: Split) -> int:
-    """Return 1,024, or the token limit that conversations were built with, if that is higher."""
+    """Return the default `seq_len`: 1,024, or the token limit of conversations if it is higher.
+
+    That limit is the one with which the conversations were built.
+    """
     chat = split.dataset.chat
     return max(_SEQ_LEN, chat.max_tokens or 0) if chat is not None else _SEQ_LEN
 
 
 def _window_len(split: Split, seq_len: int, *, shifted: bool) -> int:
-    """Return `seq_len`, or with a warning the longest window that the tokens of `split` fill."""
+    """Return `seq_len`, or the longest possible window if `split` has too few tokens for it.
+
+    In the second case a warning is given. A split without tokens does not change `seq_len`.
+    """
     most = split.tokens - shifted
     if not 1 <= most < seq_len:
         return seq_len

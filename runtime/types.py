@@ -1,7 +1,7 @@
-"""Types of the runtime: batches, and datasets that make them.
+"""Types of the runtime: batches, and the datasets that make them.
 
-The datasets are map-style and hold no order of samples: an order (runtime/order) decides which
-sample comes when, and worker processes are sent numbers of samples.
+The datasets are map-style and have no order of samples. An order (runtime/order) determines when
+each sample comes, and worker processes receive only numbers of samples.
 """
 
 from __future__ import annotations
@@ -56,32 +56,33 @@ class SampleDataset(Protocol):
 
     @property
     def definition(self) -> Mapping[str, Any]:
-        """JSON values that decide, with the build, what sample `i` is."""
+        """JSON values that, with the build, determine every sample."""
         ...
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Batch:
-        """Return one sample, without a batch axis."""
+        """Return one sample, a dict of tensors without a batch axis."""
         ...
 
     def batch(self, indices: Indices) -> Batch:
-        """Return the samples at `indices` as one batch; no two tensors share memory."""
+        """Return the samples at `indices` as one batch, whose tensors share no memory."""
         ...
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the starts and stops of the ranges of tokens, counted from the first token of the
-        split, that `samples` are read from.
+        """Return the ranges of tokens from which `samples` are read, as arrays of starts and stops.
+
+        They are counted from the first token of the split.
         """
         ...
 
 
 class SampleList(list[Any]):
-    """The samples of one batch in a list; `batch` is the batch that they are views of.
+    """The samples of one batch in a list. They are views of the attribute `batch`.
 
-    A stock DataLoader collates the list. The collate function of a `Loader` takes `batch` instead,
-    so that a DataLoader made of the dataset, the sampler and the collate function of a `Loader`
-    serves the same batches.
+    A plain DataLoader collates the list. The collate function of a `Loader` returns `batch`
+    instead. So a DataLoader made of the dataset, the sampler and the collate function of a `Loader`
+    returns the same batches as the `Loader`.
     """
 
     def __init__(self, samples: Sequence[Any], batch: Any) -> None:
@@ -90,14 +91,14 @@ class SampleList(list[Any]):
 
 
 def batch_of(made: Any) -> Any:
-    """Return the batch of a `SampleList`; return any other value, a batch already, as it is."""
+    """Return the batch of a `SampleList`. Any other value is returned unchanged."""
     return made.batch if isinstance(made, SampleList) else made
 
 
 class BatchDataset(Dataset[Batch]):
     """Base class of map-style datasets that make whole batches; a sample is a row of a batch.
 
-    A `Loader` calls `batch`; a stock DataLoader and the wrappers of torch (`Subset`,
+    A `Loader` calls `batch`. A plain DataLoader and the wrappers of torch (`Subset`,
     `ConcatDataset`, ...) call the other methods.
     """
 
@@ -112,15 +113,15 @@ class BatchDataset(Dataset[Batch]):
     def __getitem__(self, index: int) -> Batch:
         """Return one sample, without a batch axis; a negative `index` counts from the end.
 
-        Costs about 30 microseconds whatever its size: use `batch` where speed matters.
+        Costs about 30 microseconds for a sample of any size: use `batch` where speed matters.
         """
         batch = self.batch(from_the_end([index], len(self)))
         return {name: rows if name in OF_THE_BATCH else rows[0] for name, rows in batch.items()}
 
     def __getitems__(self, indices: Indices) -> list[Batch]:
-        """Return the samples at `indices`, views of one batch; a stock DataLoader calls this.
+        """Return the samples at `indices`, as views of one batch. A plain DataLoader calls this.
 
-        Rows of documents and preferences are padded to the longest of them.
+        Rows of documents and preferences are padded to the longest row of the batch.
         """
         numbers = from_the_end(indices, len(self))
         batch = self.batch(numbers)
@@ -131,7 +132,7 @@ class BatchDataset(Dataset[Batch]):
 
 
 def reopened(dataset: Any, split: Any, options: Mapping[str, Any]) -> Any:
-    """Return ``dataset(split, **options)``: datasets name this in `__reduce__` to be unpickled."""
+    """Return ``dataset(split, **options)``. The `__reduce__` of datasets names this function."""
     return dataset(split, **options)
 
 
