@@ -1,1 +1,4 @@
-"""`dataprep build --kind embeddings`: datasets of vectors, given in files or made by an encoder."""
+"""Builds of datasets of vectors (`dataprep build --kind embeddings`).
+
+The vectors are given in files, or made by an encoder.
+"""

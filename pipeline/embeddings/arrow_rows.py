@@ -1,7 +1,7 @@
 """Rows of Parquet and Arrow files and Hugging Face datasets as numpy columns.
 
-No Python object is made for a number. A column of lists of one length becomes a view of the Arrow
-buffer; its good rows are copied only if a list in the batch is null or has another length.
+No Python object is made for a number. A column of lists of the same length becomes a view of the
+Arrow buffer. If a list in the batch is null or has another length, the good rows are copied.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ Array = npt.NDArray[Any]
 def table_fields(source: Source, config: str | None, split: str | None) -> dict[str, FieldType]:
     """Return the types of the fields of `source`, by name.
 
-    `config` and `split` select part of a Hugging Face dataset. Where the schema does not fix the
-    width of a list, it is that of the first list that is not empty.
+    `config` and `split` select part of a Hugging Face dataset. If the schema does not fix the
+    length of a list, the width is the length of the first list that is not empty.
     """
     with open_table(source, config, split) as table:
         with table.decoding():
@@ -64,9 +64,9 @@ def table_fields(source: Source, config: str | None, split: str | None) -> dict[
 
 
 def _first_width(table: Table, field: str) -> int:
-    """Return the length of the first list of `field` that is not empty; 0 if there is none.
+    """Return the length of the first list of `field` that is not empty.
 
-    Looks at the first `_LOOK_ROWS` rows only.
+    Only the first `_LOOK_ROWS` rows are read. The result is 0 if no list in them has items.
     """
     limits = block_limits()
     limits = BatchLimits(rows=min(_LOOK_ROWS, limits.rows), bytes=limits.bytes)
@@ -93,7 +93,10 @@ def arrow_count(source: Source) -> int:
 def table_rows(
     source: Source, span: Span, columns: Sequence[Column], *, config: str | None, split: str | None
 ) -> Iterator[InputRows]:
-    """Yield the rows of `span`; `config` and `split` select part of a Hugging Face dataset."""
+    """Yield the rows of `span`, in blocks.
+
+    `config` and `split` select part of a Hugging Face dataset.
+    """
     with open_table(source, config, split) as table:
         wanted = _top_columns([column.field for column in columns], table)
 
@@ -104,13 +107,19 @@ def table_rows(
 
 
 def _top_columns(fields: Sequence[str], table: Table) -> list[str]:
-    """Return the names of the top-level columns that hold `fields`, which are all that is read."""
+    """Return the names of the top-level columns that contain `fields`, sorted.
+
+    No other columns are read.
+    """
     names = table.schema.names
     return sorted({column_steps(field, names)[0] for field in fields})
 
 
 def _field_types(schema: Any) -> dict[str, FieldType]:
-    """Return the types of the fields of an Arrow schema; a field in a struct is STRUCT.FIELD."""
+    """Return the types of the fields of an Arrow schema, by name.
+
+    A field in a struct has the name STRUCT.FIELD.
+    """
     return dict(_types("", [schema.field(number) for number in range(len(schema))]))
 
 
@@ -167,7 +176,10 @@ def _is_number(kind: Any) -> bool:
 
 
 def arrow_rows(batch: Any, columns: Sequence[Column], source: Source, first_row: int) -> InputRows:
-    """Return the rows of a record batch, whose first row is row `first_row` of `source`."""
+    """Return the rows of an Arrow record batch.
+
+    The first row of `batch` is row `first_row` of `source`.
+    """
     count = batch.num_rows
     return InputRows(
         count=count,
@@ -180,7 +192,10 @@ def arrow_rows(batch: Any, columns: Sequence[Column], source: Source, first_row:
 
 
 def _without_extension(array: Any) -> Any:
-    """Return the storage of an extension array, and list views as lists; others unchanged."""
+    """Return the storage of an extension array, and list views as lists.
+
+    Other arrays are returned unchanged.
+    """
     import pyarrow as pa
     import pyarrow.types as kinds
 
@@ -265,7 +280,7 @@ def _vectors(array: Any, column: Column) -> ColumnValues:
 def _rows_with_nulls(
     numbers: Any, starts: npt.NDArray[np.int64], width: int, problems: dict[int, Problem]
 ) -> list[int]:
-    """Return the rows with a null in their list, except those already in `problems`."""
+    """Return the numbers of the rows with a null in their list, except rows in `problems`."""
     nulls = np.flatnonzero(numbers.is_null().to_numpy(zero_copy_only=False))
     before = np.searchsorted(nulls, starts)
     within = np.searchsorted(nulls, starts + width)

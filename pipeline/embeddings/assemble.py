@@ -1,9 +1,9 @@
 """Assembly of a dataset of embeddings from finished units, in a scratch directory.
 
 Every array has the rows of all units, in order. The hash of its split key assigns each row to a
-split, which is stored as a list of row numbers. A large file of a unit is linked as a shard; small
-files are joined. Memory is a block of rows, and for splits of exact sizes 16 bytes for each row
-whose hash is near a cut.
+split, which is stored as a list of row numbers. A large file of a unit becomes a shard by a hard
+link, and small files are joined. The memory needed is that of a block of rows. Splits of exact
+sizes need 16 bytes more for each row whose hash is near the end of a split.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ Assign = Callable[[npt.NDArray[np.uint64], npt.NDArray[np.int64]], npt.NDArray[n
 
 
 class UnitRows:
-    """Reader of the files of all finished units in the directory `units`; `rows` rows in all."""
+    """Reader of the files of all finished units in the directory `units`.
+
+    The attribute `rows` is the number of rows in all units.
+    """
 
     def __init__(self, units: Path, results: Sequence[EmbeddingResult]) -> None:
         self.results = results
@@ -66,7 +69,7 @@ class UnitRows:
     ) -> Iterator[tuple[EmbeddingResult, npt.NDArray[Any]]]:
         """Yield the rows of the array `name` in blocks, each with the result of its unit.
 
-        `row` is the shape of a row.
+        `row` is the shape of a row of the array.
         """
         for result in self.results:
             yield from ((result, block) for block in self._unit(result, name, dtype, row))
@@ -76,8 +79,9 @@ class UnitRows:
     ) -> Iterator[HashedFile | tuple[int, Iterator[npt.NDArray[Any]]]]:
         """Yield the shards of the array `name`, for `ArrayWriter.parts`.
 
-        A large file is one shard, small neighbours are joined into one. The writer syncs a file
-        before it links it; if that fails, the unit is removed, so that the next run does it again.
+        A large file is one shard, and small files that follow each other are joined into one shard.
+        The writer syncs a file to disk before it links the file. If that fails, the unit is
+        removed, so that the next run processes it again.
         """
         small: list[EmbeddingResult] = []
         for result in self.results:
@@ -123,7 +127,7 @@ class UnitRows:
                 yield block
 
     def hashes(self) -> Iterator[HashedDocuments]:
-        """Yield blocks of the hashes of split keys, with the numbers of their rows."""
+        """Yield blocks of rows: the hashes of their split keys, and the row numbers."""
         first = 0
         for _, block in self.blocks(HASHES, "<u8", ()):
             yield block, np.arange(first, first + len(block))
@@ -136,7 +140,7 @@ def assemble(
 ) -> ArrayManifest:  # fmt: skip
     """Write the dataset durably into the empty directory `root` and return its manifest.
 
-    `options` are those that config.json stores, `shares` the sizes of the splits by name.
+    `options` are the options that config.json stores. `shares` has the size of each split by name.
     """
     payload = plan.payload
     fingerprints = {  # those of files were computed while the files were read
@@ -192,7 +196,7 @@ def _records(
 
 
 def _splits(writer: ArrayWriter, splitting: Splitting, shares: Shares, found: UnitRows) -> None:
-    """Write the row numbers of each split; the splits are in the order of `shares`."""
+    """Write the row numbers of each split. The splits are written in the order of `shares`."""
     names = splitting.names
     if len(names) == 1:
         writer.split(names[0], _ranges(found.rows), rows=found.rows)
@@ -210,9 +214,10 @@ def _splits(writer: ArrayWriter, splitting: Splitting, shares: Shares, found: Un
 def _assigned(
     splitting: Splitting, shares: Shares, found: UnitRows
 ) -> Callable[[], Iterator[tuple[int, npt.NDArray[np.intp]]]]:
-    """Return a function that yields blocks: the number of the first row, the split of each row.
+    """Return a function that assigns every row to a split.
 
-    Each call of it reads all hashes again.
+    The function yields blocks: the number of the first row, and the number of the split of each
+    row. Each call of it reads all hashes again.
     """
     if splitting.ends:
         ends = [int(end) for end in splitting.ends]
@@ -224,7 +229,10 @@ def _assigned(
 
 
 def _labels(writer: ArrayWriter, name: str, found: UnitRows) -> None:
-    """Write the label column `name`: renumber the codes of each unit for the whole dataset."""
+    """Write the label column `name`, with its labels numbered in sorted order.
+
+    The codes of each unit are replaced by the numbers of the labels in the whole dataset.
+    """
     categories = sorted({text for unit in found.results for text in unit.categories[name]})
     _check_categories(name, categories)
     number = {text: code for code, text in enumerate(categories)}

@@ -1,10 +1,10 @@
 """Conversion of rows of an input to rows of the stored arrays.
 
-A row with a problem in any column is left out of all arrays. A vector is refused if it has NaN,
-infinity or zeros only, or if it overflows the stored type or becomes all zeros in it, so every
-stored vector has a finite length above zero. The result of a row does not depend on the rows beside
-it. The checks make two or three passes over rows that stay in the caches, at 1 to 3 GB/s (float16:
-0.8).
+A row with a problem in any column is left out of all arrays. A vector is refused if it contains NaN
+or infinity or only zeros, or if it overflows the stored type or becomes all zeros in it. So every
+stored vector has a finite length above zero. The result of a row does not depend on other rows. The
+checks make two or three passes over rows that stay in the CPU caches, at 1 to 3 GB/s (float16: 0.8
+GB/s).
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ BlockArrays = dict[str, npt.NDArray[np.generic]]
 
 
 class Stored(NamedTuple):
-    """Type of a stored array, as config.json names it, and shape of its rows."""
+    """Type of a stored array, as config.json names it, and the shape of its rows."""
 
     dtype: str
     row: tuple[int, ...]
 
 
 def stored_arrays(plan: EmbeddingPayload) -> dict[str, Stored]:
-    """Return type and shape of each array that a build with `plan` stores, by name."""
+    """Return the type and the row shape of each array that a build with `plan` stores, by name."""
     found: dict[str, Stored] = {}
     for column in plan.stored:
         if column.kind in SCALARS:
@@ -79,10 +79,10 @@ def stored_arrays(plan: EmbeddingPayload) -> dict[str, Stored]:
 
 
 class Converter:
-    """Converter of the rows of one unit.
+    """Conversion of the rows of one unit to the stored types, with checks.
 
-    `labels` has the number of each text seen so far, by label column. `lap` is called at the end of
-    each stage, with its name.
+    The attribute `labels` has, for each label column, the number of each text that has occurred.
+    The function `lap` is called at the end of each stage with the name of the stage.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class Converter:
         }
 
     def rows(self, rows: InputRows, source: int) -> tuple[BlockArrays, list[tuple[int, Problem]]]:
-        """Return the arrays of the rows without problems, and the problem of each other row.
+        """Return the stored arrays of the rows without problems, and the problem of each other row.
 
-        `source` is the number of the input.
+        `source` is the number of the input, which is stored as provenance.
         """
         problems = dict(rows.problems)
         for column in self._plan.columns:
@@ -134,7 +134,10 @@ class Converter:
     def _vectors(
         self, rows: InputRows, problems: dict[int, Problem]
     ) -> dict[Column, npt.NDArray[np.float32]]:
-        """Return the vectors of all columns as float32; add the problems found to `problems`."""
+        """Return the vectors of each column of vectors or texts, as float32.
+
+        Rows that cannot be used are added to `problems`.
+        """
         found = {}
         for column in self._plan.columns:
             values = rows.columns[column.name]
@@ -150,9 +153,9 @@ class Converter:
     def _encoded(
         self, values: ColumnValues, count: int, column: Column, problems: dict[int, Problem]
     ) -> ColumnValues:
-        """Return the vectors of the texts in `values`; rows with a problem get ones.
+        """Return the vectors that the encoder makes of the texts in `values`.
 
-        Adds a problem for each empty text.
+        Empty texts are added to `problems`. A row with a problem gets a vector of ones.
         """
         if self._encoder is None or values.texts is None:
             raise ValueError("a plan with texts needs an encoder")
@@ -185,7 +188,7 @@ class Converter:
     ) -> Hashes:  # fmt: skip
         """Return the hash of the split key of each good row.
 
-        Without a key column, the key is the encoded text, or else the first vector.
+        If there is no key column, the key is the encoded text, or else the first vector.
         """
         keyed = {column.kind: rows.columns[column.name].texts for column in self._plan.columns}
         texts = keyed.get("key") or keyed.get("text")
@@ -200,7 +203,10 @@ class Converter:
 
 
 def _not_finite(values: ColumnValues, column: Column) -> dict[int, Problem]:
-    """Return a problem for each row whose number is NaN or infinite; none for integers."""
+    """Return a problem for each row whose number is NaN or infinite, by row.
+
+    Integers have no such problems.
+    """
     found = widen(values.array) if values.bfloat16 else values.array
     if found.dtype.kind != "f":
         return {}
@@ -219,7 +225,10 @@ def _merge(problems: dict[int, Problem], others: dict[int, Problem]) -> None:
 
 
 def _good_rows(count: int, problems: dict[int, Problem]) -> npt.NDArray[np.intp] | slice:
-    """Return an index of the rows without problems: a slice, which costs no copy, if all are."""
+    """Return an index that selects the rows without problems.
+
+    The index is a slice, which selects without a copy, if there are no problems.
+    """
     if not problems:
         return slice(0, count)
     mask = np.ones(count, bool)
@@ -228,9 +237,9 @@ def _good_rows(count: int, problems: dict[int, Problem]) -> npt.NDArray[np.intp]
 
 
 def as_float32(values: ColumnValues, column: Column) -> Floats:
-    """Return the vectors in `values` as float32 [n, width]; rows with a problem become ones.
+    """Return the vectors in `values` as float32 [n, width], with ones in rows with a problem.
 
-    Adds to ``values.problems`` the rows that are not finite, or all zero.
+    Rows that contain NaN or infinity, or only zeros, are added to ``values.problems``.
     """
     found = values.array
     with np.errstate(over="ignore"):
@@ -248,7 +257,7 @@ def as_float32(values: ColumnValues, column: Column) -> Floats:
 
 
 def _suspects(floats: Floats) -> npt.NDArray[np.intp]:
-    """Return the rows whose sum of squares in float32 is zero, infinite or NaN."""
+    """Return the numbers of the rows whose sum of squares in float32 is zero, infinite or NaN."""
     squares = np.einsum("ij,ij->i", floats, floats)
     return np.flatnonzero(~((squares > 0) & (squares < np.inf)))
 
@@ -273,9 +282,10 @@ def _at(column: Column, at: int) -> str:
 
 
 def unit(vectors: Array) -> Floats:
-    """Return float32 [n, width]: every row divided by its Euclidean length; zero rows stay zero.
+    """Return float32 [n, width]: every row divided by its Euclidean length.
 
-    Lengths are computed in float64, row by row, so the result of a row depends on that row alone.
+    Rows of zeros stay zeros. Lengths are computed in float64, row by row, so the result of a row
+    depends on that row alone.
 
     >>> unit(np.array([[3.0, 4.0]], np.float32)).tolist()
     [[0.6000000238418579, 0.800000011920929]]
@@ -293,9 +303,10 @@ def unit(vectors: Array) -> Floats:
 def store(
     floats: Floats, dtype: str, column: Column
 ) -> tuple[Array, Array | None, dict[int, Problem]]:
-    """Return `floats` in the stored type, the scales (int8 only, else None), and problems.
+    """Return `floats` in the stored type, the scales of its rows, and the problems by row.
 
-    A problem is a row with a number that overflows the type, or one that becomes all zeros in it.
+    Only int8 has scales; for other types they are None. A row has a problem if one of its numbers
+    overflows the type, or if all become zeros in it.
     """
     if dtype == "float32":
         return floats, None, {}
@@ -324,9 +335,9 @@ def _vanished(column: Column, dtype: str) -> Problem:
 
 
 def _int8(floats: Floats, column: Column) -> tuple[Array, Array | None, dict[int, Problem]]:
-    """Return int8 rows scaled to a largest magnitude of 127, their scales, and problems.
+    """Return int8 rows with a largest magnitude of 127, their scales, and the problems by row.
 
-    A stored row times its scale is about the original row.
+    A stored row times its scale is approximately the original row.
     """
     scale = np.abs(floats).max(axis=1) / np.float32(_INT8_MAX)
     vanished = np.flatnonzero(scale < _LEAST_SCALE).tolist()
@@ -336,7 +347,9 @@ def _int8(floats: Floats, column: Column) -> tuple[Array, Array | None, dict[int
 
 
 def narrow(floats: Floats) -> npt.NDArray[np.uint16]:
-    """Return each number rounded to bfloat16, ties to even, as its bits; there must be no NaN.
+    """Return each number rounded to bfloat16, ties to even, as its bits (uint16).
+
+    There must be no NaN in `floats`.
 
     >>> [hex(bits) for bits in narrow(np.array([1.0, 1.00390625, -2.0], np.float32)).tolist()]
     ['0x3f80', '0x3f80', '0xc000']
@@ -347,7 +360,7 @@ def narrow(floats: Floats) -> npt.NDArray[np.uint16]:
 
 
 def widen(bits: npt.NDArray[np.uint16]) -> Floats:
-    """Return numbers given as bits of bfloat16 as float32.
+    """Return as float32 the numbers whose bfloat16 representations are `bits`.
 
     >>> widen(np.array([0x3F80], np.uint16)).tolist()
     [1.0]

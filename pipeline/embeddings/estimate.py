@@ -1,8 +1,9 @@
 """Estimate of a build of embeddings, for `--dry-run` and the check of disk space.
 
-The number of rows is read from the headers, or extrapolated from the first records. The use of disk
-is greatest just before the dataset is published: the files of the units, and the shards joined from
-small ones. Large files are linked, and take no further space.
+The number of rows is read from file headers, or extrapolated from the first records. The build
+needs most disk space just before it publishes the dataset. At that time both the files of the units
+and the shards joined from small files exist. Large files become shards by hard links, which need no
+further space.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ _START_SECONDS = 0.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingEstimate:
-    """Counts and sizes of the dataset that a build of embeddings would make, and its time.
+    """Counts, sizes and build time of the dataset that a build of embeddings would make.
 
-    `seconds` do not include those of an encoder.
+    The time of an encoder is not included in `seconds`.
     """
 
     inputs: int
@@ -56,7 +57,7 @@ class EmbeddingEstimate:
     notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields, for JSON."""
+        """Return the fields as a dict, for JSON."""
         return asdict(self)
 
 

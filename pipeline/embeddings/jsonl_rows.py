@@ -1,7 +1,8 @@
 """Rows of JSONL files as columns: arrays of numbers, numbers, booleans and texts.
 
-msgspec decodes only the wanted fields (see `json_lines`), at about 200 MB/s of JSON; the parsing of
-numbers takes most of the time. A block with a blank or bad line is parsed line by line.
+msgspec decodes only the fields that are needed (see `json_lines`), at about 200 MB/s of JSON. Most
+of this time is spent on parsing numbers. A block with a blank or invalid line is parsed line by
+line.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _DTYPES = {"int": np.int64, "float": np.float64, "bool": np.bool_}
 
 
 class JsonlRows:
-    """Reader of rows of `columns` from blocks of lines."""
+    """Reader that turns blocks of JSONL lines into rows of `columns`."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns
@@ -62,7 +63,7 @@ class JsonlRows:
         self._takers = [values_at(path_of(column.field)) for column in columns]
 
     def rows(self, stream: LineStream) -> Iterator[InputRows]:
-        """Yield all records of `stream`."""
+        """Yield the rows of all records of `stream`, in blocks."""
         line = 0
         for block in stream.blocks():
             found = self._block(block, line)
@@ -91,9 +92,9 @@ class JsonlRows:
         )
 
     def _by_line(self, block: Block, line: int) -> InputRows:
-        """Return the rows of `block`, which may have blank or bad lines.
+        """Return the rows of `block`, which may have blank or invalid lines.
 
-        A blank line gives no row, a bad line a row with a problem and without values.
+        A blank line has no row. An invalid line has a row with a problem and without values.
         """
         rows: list[Any] = []
         problems: dict[int, Problem] = {}
@@ -140,7 +141,10 @@ class JsonlRows:
         }
 
     def _explain(self, value: Any) -> BadLineError | None:
-        """Return the error of the first column whose field is missing or of another type."""
+        """Return the error of the first column whose field is missing or of another type.
+
+        Return None if all columns have values of the right types.
+        """
         for column in self._columns:
             try:
                 problem = _problem(find(value, path_of(column.field)), column)
@@ -181,7 +185,7 @@ def _vector_problem(value: Any, column: Column) -> Problem | None:
 
 
 def _not_finite(number: float) -> str:
-    """Return "NaN" or "infinite" for such a number, else an empty string."""
+    """Return "NaN" if `number` is NaN, "infinite" if it is infinite, and else an empty string."""
     if number != number:  # noqa: PLR0124
         return "NaN"
     return "infinite" if number in (float("inf"), float("-inf")) else ""
@@ -224,7 +228,11 @@ _VALUES: dict[str, Callable[[list[Any], Column], ColumnValues]] = {
 
 @dataclass(kw_only=True, slots=True)
 class _FirstLines:
-    """Beginning of a file: `lines` lines in `size` bytes, and the objects in the first of them."""
+    """Beginning of a file: its first usable block, with some of its objects.
+
+    The block has `lines` lines and `size` bytes. The list `objects` has the objects in its first
+    lines.
+    """
 
     objects: list[dict[str, Any]]
     lines: int
@@ -248,7 +256,7 @@ def _first_lines(source: Source) -> _FirstLines:
 def json_fields(source: Source) -> dict[str, FieldType]:
     """Return the types of the fields in the first lines of a file, by name.
 
-    A field in a nested object is OBJECT.FIELD.
+    A field in a nested object has the name OBJECT.FIELD.
     """
     found: dict[str, FieldType] = {}
     for one in _first_lines(source).objects:
@@ -260,7 +268,10 @@ def json_fields(source: Source) -> dict[str, FieldType]:
 
 
 def _is_more_informative(new: FieldType, old: FieldType) -> bool:
-    """Return whether the type `new`, of a later record, says more about a field than `old`."""
+    """Return whether the type `new` says more about a field than the type `old`.
+
+    The type `new` comes from a later record than `old`.
+    """
     return (
         old.kind is None
         or (old.kind == "int" and new.kind == "float")
@@ -286,6 +297,6 @@ def _type_of(value: Any) -> FieldType:
 
 
 def json_sizes(source: Source) -> tuple[int, int]:
-    """Return the number of lines in the first block of a file, and its decompressed bytes."""
+    """Return the number of lines and of decompressed bytes in the first usable block of a file."""
     found = _first_lines(source)
     return found.lines, found.size

@@ -28,28 +28,28 @@ __all__ = ["EmbeddingKind"]
 
 
 class EmbeddingKind(EmbeddingTasks, Kind[EmbeddingOptions, EmbeddingPrepared, ArrayManifest]):
-    """Builds of embeddings; see `kinds.Kind`."""
+    """The kind of build that makes datasets of embeddings. `kinds.Kind` describes the methods."""
 
     name = "embeddings"
     result = EmbeddingResult
     stage = "read"
 
     def load_manifest(self, out: Path) -> ArrayManifest:
-        """Read the manifest of the dataset of arrays in `out`."""
+        """Return the manifest of the dataset in `out`."""
         return manifests.load(out)
 
     def survey(self, options: EmbeddingOptions) -> EmbeddingSurvey:
-        """Find the inputs and their columns, and cut the inputs into units."""
+        """Return the inputs, the columns to read, and the units into which the inputs are cut."""
         return survey(options)
 
     def prepare(
         self, options: EmbeddingOptions, survey: EmbeddingSurvey, context: Context
     ) -> EmbeddingPrepared:
-        """Load the encoder, if one is needed, and make the plan."""
+        """Load the encoder, if the build needs it, and return the build with its plan."""
         return prepare(options, survey, context.existing)
 
     def difference(self, existing: ArrayManifest, prepared: EmbeddingPrepared) -> str | None:
-        """Return how the dataset `existing` differs from this build; None if it does not."""
+        """Return in words how the dataset `existing` differs from this build, or None if equal."""
         if existing.kind != self.name:
             return f"of the kind {existing.kind}"
         plan, asked = prepared.plan, hashed_options(prepared.stored_options)
@@ -71,13 +71,16 @@ class EmbeddingKind(EmbeddingTasks, Kind[EmbeddingOptions, EmbeddingPrepared, Ar
         return None if same == existing.recipe_id else "made by another version"
 
     def estimate(self, prepared: EmbeddingPrepared, *, details: bool = False) -> EmbeddingEstimate:
-        """Return the estimate of the build; `details` is ignored."""
+        """Return the estimate of the build. The argument `details` is ignored."""
         return estimate(prepared)
 
     def assemble(
         self, prepared: EmbeddingPrepared, results: list[EmbeddingResult], workplace: Workplace
     ) -> Assembled:
-        """Write arrays, splits and the manifest."""
+        """Write the arrays, the splits and the manifest of the dataset.
+
+        Return the location of the dataset, its manifest, and notes for the user.
+        """
         options = prepared.options
         root = workplace.scratch / "dataset"
         create_directory(root)
@@ -95,7 +98,7 @@ class EmbeddingKind(EmbeddingTasks, Kind[EmbeddingOptions, EmbeddingPrepared, Ar
         return Assembled(root=root, manifest=manifest, notes=tuple(notes))
 
     def content(self, out: Path, manifest: ArrayManifest) -> dict[str, Any]:
-        """Return the fields of ``--json`` that describe the dataset in `out`."""
+        """Return the part of the ``--json`` report that describes the dataset in `out`."""
         return {
             "kind": manifest.kind,
             "records": msgspec.to_builtins(manifest.records),
@@ -106,7 +109,10 @@ class EmbeddingKind(EmbeddingTasks, Kind[EmbeddingOptions, EmbeddingPrepared, Ar
 
 
 def _distinct_keys(rows: UnitRows) -> int:
-    """Return the number of distinct split keys; counting stops above `FEW_KEYS`."""
+    """Return the number of distinct split keys.
+
+    Counting stops above `FEW_KEYS`, so a larger result means "more than `FEW_KEYS`".
+    """
     keys: set[int] = set()
     for hashes, _ in rows.hashes():
         add_keys(keys, hashes)
@@ -116,7 +122,10 @@ def _distinct_keys(rows: UnitRows) -> int:
 
 
 def _array_summary(manifest: ArrayManifest) -> dict[str, dict[str, Any]]:
-    """Return dtype, row shape, rows, bytes and number of categories of each array, by name."""
+    """Return a description of each array by name.
+
+    It has the dtype, the shape of a row, and the numbers of rows, bytes and categories.
+    """
     sizes = {entry.name: entry.bytes for entry in manifest.files}
     return {
         name: {

@@ -62,8 +62,8 @@ _MAX_BATCH = 1 << 16
 class EmbeddingOptions:
     """Options of ``dataprep build --kind embeddings``.
 
-    All but `out`, `format`, `on_error`, `max_rejects`, `excerpts`, `workers` and `overwrite` enter
-    the recipe id: inputs by their content, an encoder by its probe, the others as they are.
+    All options except `out`, `format`, `on_error`, `max_rejects`, `excerpts`, `workers` and
+    `overwrite` enter the recipe id. Inputs enter it by their content, and an encoder by its probe.
 
     >>> EmbeddingOptions(input="vectors.npy", out="shards", columns={"query": "q"}).columns
     ('query=q',)
@@ -160,13 +160,16 @@ class EmbeddingOptions:
 
     @property
     def formats(self) -> Mapping[str, str]:
-        """Return the format that each file suffix means."""
+        """The format that each file suffix means."""
         return _FORMATS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestedArray:
-    """Item of the option `columns`: an array, its field, and the kind that the field must have."""
+    """Item of the option `columns`: an array, the field to read, and the kind of the field.
+
+    If `kind` is None, the type of the field decides.
+    """
 
     name: str
     field: str
@@ -174,7 +177,9 @@ class RequestedArray:
 
 
 def parse_columns(columns: Sequence[str]) -> tuple[RequestedArray, ...]:
-    """Return the arrays that the option `columns` names; raise `UsageError` for an invalid name.
+    """Return the arrays that the option `columns` requests.
+
+    Raise `UsageError` for an invalid name.
 
     >>> parse_columns(["label=meta.topic:label"])
     (RequestedArray(name='label', field='meta.topic', kind='label'),)
@@ -198,7 +203,7 @@ def _parse(text: str) -> RequestedArray:
 
 
 def scale_name(name: str) -> str:
-    """Return the name of the array with the scales of the int8 array `name`."""
+    """Return the name of the array that stores the scales of the int8 array `name`."""
     return f"{name}_scale"
 
 

@@ -1,7 +1,7 @@
 """Plan of a build of embeddings: the columns to read, and the units.
 
-As in a build of tokens (see pipeline/plan/plan.py), units depend on the inputs alone, and any
-process can do a unit, given the plan and the number of the unit.
+As in a build of tokens (see pipeline/plan/plan.py), the units depend on the inputs alone. Any
+process can process a unit if it has the plan and the number of the unit.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ _MAX_UNITS = 4096
 class EmbeddingPayload(msgspec.Struct, frozen=True, kw_only=True):
     """Part of the plan that only builds of embeddings have.
 
-    `columns` are the columns to read. At most one, of kind ``key``, decides the split, and at most
-    one, of kind ``text``, is encoded, `encode_batch` texts at a time.
+    `columns` are the columns to read. At most one column has the kind ``key``; it decides the
+    split. At most one column has the kind ``text``; its texts are encoded in batches of
+    `encode_batch`.
     """
 
     columns: tuple[Column, ...]
@@ -45,7 +46,7 @@ class EmbeddingPayload(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stored(self) -> list[Column]:
-        """Return the columns that become arrays."""
+        """The columns that become arrays."""
         return [column for column in self.columns if column.kind != "key"]
 
 
@@ -56,7 +57,9 @@ PLAN = msgspec.json.Decoder(EmbeddingPlan)
 
 
 def _unit_limit(total: int, *, encoding: bool) -> int:
-    """Return the bytes of input in a unit, a power of two, for an input of `total` bytes.
+    """Return the size of a unit in bytes of input, for inputs of `total` bytes.
+
+    The size is a power of two.
 
     >>> [_unit_limit(n << 20, encoding=False) >> 20 for n in (1, 256, 100_000, 10_000_000)]
     [8, 64, 512, 4096]
@@ -75,9 +78,10 @@ def _unit_limit(total: int, *, encoding: bool) -> int:
 def make_embedding_units(
     sources: Sequence[Source], columns: Sequence[Column], config: str | None, split: str | None
 ) -> tuple[Unit, ...]:
-    """Divide `sources` into units, in order; small neighbours share one unit.
+    """Return the units into which `sources` are cut, in order.
 
-    Raises `InputError` if the columns in a file of arrays have different numbers of rows.
+    Small files that follow each other belong to the same unit. Raise `InputError` if the columns in
+    a file of arrays have different numbers of rows.
     """
     encoding = any(column.kind == "text" for column in columns)
     total = sum(source.size for source in sources)

@@ -1,4 +1,4 @@
-"""Preparation of a build of embeddings: finds inputs and columns, loads the encoder, plans."""
+"""Preparation of a build of embeddings: its inputs and columns, the encoder and the plan."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _ARGUMENT = {"text": "--text-field", "key": "--split-key"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingSurvey(Survey):
-    """Survey of a build of embeddings: the inputs, and the columns to read."""
+    """Inputs of a build of embeddings, their units, and the columns to read."""
 
     columns: tuple[Column, ...]
     """A column of texts has width 0 until the encoder is loaded."""
@@ -60,7 +60,7 @@ class EmbeddingSurvey(Survey):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingPrepared(Prepared):
-    """Prepared build of embeddings; `shares` has the size of each split, by name."""
+    """Build of embeddings that is ready to run. `shares` has the size of each split, by name."""
 
     options: EmbeddingOptions
     plan: EmbeddingPlan
@@ -68,9 +68,9 @@ class EmbeddingPrepared(Prepared):
 
 
 def survey(options: EmbeddingOptions) -> EmbeddingSurvey:
-    """Find the inputs and the columns to read, and cut the inputs into units.
+    """Return the inputs, the columns to read, and the units into which the inputs are cut.
 
-    Reads only the headers or the first records of the inputs.
+    Only the headers or the first records of the inputs are read.
     """
     sources = tuple(find_sources(options))
     _check_sources(options, sources)
@@ -85,10 +85,10 @@ def survey(options: EmbeddingOptions) -> EmbeddingSurvey:
 def prepare(
     options: EmbeddingOptions, survey: EmbeddingSurvey, existing: ArrayManifest | None
 ) -> EmbeddingPrepared:
-    """Load the encoder, if there is one, and return the build that `options` describe.
+    """Load the encoder, if the options name it, and return the build that `options` describe.
 
-    The probe of the encoder is taken from the `existing` dataset or from an unfinished build, if
-    one of these used the same encoder.
+    If the `existing` dataset or an unfinished build used an encoder that makes the same vectors,
+    the stored probe of that encoder is used again.
     """
     sources, columns = survey.sources, survey.columns
     encoder, probe = _encoder(options, existing)
@@ -145,10 +145,10 @@ def _check_sources(options: EmbeddingOptions, sources: Sequence[Source]) -> None
 
 
 def _columns(options: EmbeddingOptions, sources: Sequence[Source]) -> tuple[Column, ...]:
-    """Return the columns to read, whose types are those in the first input with records.
+    """Return the columns to read, with the types that they have in the first input with records.
 
-    All other inputs must have them, too, except JSONL files without records. Raises `InputError` or
-    `UsageError` for a field that is missing or of another type.
+    All inputs must have these columns, except JSONL files without records. Raise `InputError` or
+    `UsageError` if a field is missing or has another type.
     """
     first, fields = _first_fields(options, sources)
     requested = parse_columns(options.columns)
@@ -178,9 +178,10 @@ def _columns(options: EmbeddingOptions, sources: Sequence[Source]) -> tuple[Colu
 def _first_fields(
     options: EmbeddingOptions, sources: Sequence[Source]
 ) -> tuple[Source, dict[str, FieldType]]:
-    """Return the first input whose vectors all have a known width, and its fields.
+    """Return the input whose fields decide the types of columns, and its fields.
 
-    Without one it is the first input with any field, or else the first input, without fields.
+    It is the first input in which all vectors have a known width. If there is none, it is the first
+    input that has fields. If no input has fields, it is the first input.
     """
     best: tuple[Source, dict[str, FieldType]] | None = None
     for source in sources:
@@ -226,7 +227,7 @@ def _column(
 
 
 def _check(column: Column, fields: Mapping[str, FieldType], source: Source) -> None:
-    """Raise `InputError` unless the field exists and holds the type that the column needs."""
+    """Raise `InputError` if the field of `column` is missing, or if its type does not fit."""
     argument = _ARGUMENT.get(column.kind, "--columns")
     found = _find(column.field, argument, fields, source)
     if found.kind not in _FITS[column.kind]:

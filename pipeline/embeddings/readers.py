@@ -1,4 +1,4 @@
-"""Fields and rows of an input, whatever its format."""
+"""Fields and rows of an input of any format."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _KINDS = {"f": "float", "i": "int", "u": "int", "b": "bool"}
 def fields_of(source: Source, config: str | None, split: str | None) -> dict[str, FieldType]:
     """Return the types of the fields of `source`, by name.
 
-    Reads the header or the first records. `config` and `split` select part of a Hugging Face
-    dataset.
+    Only the header or the first records are read. `config` and `split` select part of a Hugging
+    Face dataset.
     """
     if source.format in ARRAYS:
         return {name: _field(layout) for name, layout in _layouts(source).items()}
@@ -67,7 +67,10 @@ def _field(layout: ArrayLayout) -> FieldType:
 
 
 def row_count(source: Source, columns: Sequence[Column]) -> int:
-    """Return the number of rows in a file of arrays; raise `InputError` if columns differ in it."""
+    """Return the number of rows in a file of arrays.
+
+    Raise `InputError` if `columns` have different numbers of rows in the file.
+    """
     layouts = _layouts(source)
     counts = {column.field: layouts[column.field].rows for column in columns}
     if len(set(counts.values())) > 1:
@@ -83,9 +86,9 @@ def row_count(source: Source, columns: Sequence[Column]) -> int:
 def rows_in(
     source: Source, columns: Sequence[Column], config: str | None, split: str | None
 ) -> int:
-    """Return the number of rows in `source`, approximate for JSONL and Arrow files.
+    """Return the number of rows in `source`, which is an estimate for JSONL and Arrow files.
 
-    Reads headers or first records only.
+    Only the headers or the first records are read.
     """
     if source.format in ARRAYS:
         return row_count(source, columns)
@@ -100,7 +103,7 @@ def rows_in(
 
 
 def planned_rows(sources: Sequence[Source], spans: Sequence[Span]) -> int:
-    """Return the number of records in `spans`; 0 if it is unknown before they are read."""
+    """Return the number of records in `spans`, or 0 if it is not known before they are read."""
     counts = [_span_rows(sources[span.source], span) for span in spans[:_FEW]]
     return 0 if None in counts or len(spans) > _FEW else sum(filter(None, counts))
 
@@ -116,8 +119,8 @@ def _span_rows(source: Source, span: Span) -> int | None:
 class RowReader:
     """Reader of the rows of one span.
 
-    After the last row `chunk_digests` has the digests of the chunks of the file that fall to the
-    span.
+    After the last row, `chunk_digests` has the digests of the chunks of the file that are assigned
+    to the span.
     """
 
     def __init__(
@@ -139,16 +142,16 @@ class RowReader:
         self.chunk_digests: list[str] = []
 
     def rows(self) -> Iterator[InputRows]:
-        """Yield all records of the span, in order."""
+        """Yield all rows of the span in order, in blocks."""
         yield from self._rows()
         if self._source.format not in ("jsonl", "hf"):
             self.chunk_digests = self._digests()
 
     def _digests(self) -> list[str]:
-        """Return the digests of the chunks of the file that fall to the span.
+        """Return the digests of the chunks of the file that are assigned to the span.
 
-        Every chunk falls to one span of the file. The bytes of the span have just been read, so
-        they are probably in the page cache.
+        Every chunk is assigned to one span of the file. The span has just been read, so its bytes
+        are probably in the page cache.
         """
         source, span = self._source, self._span
         total = self._parts()
@@ -158,7 +161,10 @@ class RowReader:
         return chunk_digests(source.path, first, last)
 
     def _parts(self) -> int:
-        """Return the `stop` of the last span of the file: its rows, row groups or bytes."""
+        """Return the position at which the last span of the file stops.
+
+        The position is a number of rows, of row groups or of bytes, depending on the format.
+        """
         source = self._source
         if source.format in SLICEABLE:
             return row_count(source, self._columns)
@@ -184,7 +190,10 @@ def _array_rows_apart(source: Source, span: Span, columns: Sequence[Column]) -> 
 
 
 def _array_rows(source: Source, span: Span, columns: Sequence[Column]) -> Iterator[InputRows]:
-    """Yield the rows of `span`, or all rows if the format is not one of `CUT`."""
+    """Yield the rows of `span` in blocks.
+
+    If the format is not in `SLICEABLE`, a span is the whole file.
+    """
     with open_array_file(source) as file:
         wanted = {column.field: file.layouts[column.field] for column in columns}
         rows = next(iter(wanted.values())).rows
@@ -204,7 +213,7 @@ def _array_rows(source: Source, span: Span, columns: Sequence[Column]) -> Iterat
 
 
 def _values(array: npt.NDArray[Any], layout: ArrayLayout, column: Column) -> ColumnValues:
-    """Return `array`, rows of the array that `layout` describes, as values of `column`."""
+    """Return rows of the array that `layout` describes as values of `column`."""
     if column.kind == "label":
         names, codes = np.unique(array, return_inverse=True)
         return ColumnValues(array=codes.astype(np.int64), categories=names.tolist())

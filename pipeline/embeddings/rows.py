@@ -1,8 +1,8 @@
 """Records of an input as columns, and the problems of bad rows.
 
-Readers yield blocks of thousands of rows as numpy arrays. A row whose value cannot be used is
-listed among the problems, and its item of the array is undefined. So a few bad rows cost neither a
-copy nor a loop over the rows.
+Readers yield blocks of thousands of rows as numpy arrays. A row with a value that cannot be used
+has an entry in the problems, and its item in the array is undefined. So a few bad rows require
+neither a copy nor a loop over the rows.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ to decide the split)."""
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """Column to read: the array `name` is made from the values of `field`, of type `kind`.
+    """Column to read: the array `name` is made from the field `field`, whose type is `kind`.
 
-    `width` is the number of numbers in a vector, 0 for other kinds.
+    `width` is the number of numbers in a vector, and 0 for other kinds.
     """
 
     name: str
@@ -60,8 +60,8 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 class FieldType(NamedTuple):
     """Type of a field of an input.
 
-    `kind` is None for a type that cannot be used. `width` is that of vectors, 0 if rows may differ
-    in it. `shown` describes the type in messages.
+    `kind` is None for a type that cannot be used. `width` is the width of vectors, and 0 if rows
+    may differ in width. `shown` describes the type in messages.
     """
 
     kind: ColumnKind | None
@@ -80,9 +80,9 @@ class Problem(NamedTuple):
 class ColumnValues:
     """Values of one column in a block of n rows.
 
-    Texts and keys are in `texts`, all others in `array`, [n, width] or [n]. With `categories` the
-    numbers in `array` are indices into them. With `bfloat16` they are the bits of bfloat16, as
-    uint16. `problems` are by row.
+    Texts and keys are in `texts`. All other values are in `array`, [n, width] or [n]. If there are
+    `categories`, the numbers in `array` are indices into them. If `bfloat16` is true, the numbers
+    are the bits of bfloat16 as uint16. `problems` are by row number in the block.
     """
 
     array: Array = field(default_factory=lambda: np.empty(0))
@@ -118,12 +118,12 @@ class InputRows:
 
     @property
     def read(self) -> int:
-        """Return `count`, under the name that all blocks of records have in common."""
+        """Number of records: `count`, under the name that all blocks of records have in common."""
         return self.count
 
 
 def block_limits() -> BatchLimits:
-    """Return the limits of a block: rows and bytes.
+    """Return the largest number of rows and of bytes in a block.
 
     >>> [block_limits().fitting(size) for size in (1536, 1, 1 << 30)]
     [1365, 65536, 1]
@@ -137,7 +137,10 @@ def missing(column: Column) -> Problem:
 
 
 def wrong_type(column: Column, found: str) -> Problem:
-    """Return the problem of a value whose type does not fit `column`; `found` names the type."""
+    """Return the problem of a value whose type does not fit `column`.
+
+    `found` is a description of the type of the value.
+    """
     wanted = {
         "vector": "an array of numbers", "int": "an integer", "float": "a number",
         "bool": "a boolean", "key": "text or an integer",
@@ -147,7 +150,7 @@ def wrong_type(column: Column, found: str) -> Problem:
 
 
 def wrong_width(column: Column, found: int) -> Problem:
-    """Return the problem of a vector of width `found`, which is not that of `column`."""
+    """Return the problem of a vector whose width is `found` and not the width of `column`."""
     return Problem(
         "wrong_width", f"the field {column.field!r} has {found} numbers, not {column.width}"
     )

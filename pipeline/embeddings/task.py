@@ -1,6 +1,7 @@
-"""Task of a unit: reads, checks, encodes and converts its rows, and writes them to array files.
+"""Task that processes a unit: it reads, checks, encodes and converts rows, and writes array files.
 
-The files depend on the plan and the number of the unit alone. Memory is a few blocks of rows.
+The files depend only on the plan and the number of the unit. The memory needed is that of a few
+blocks of rows.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ __all__ = ["EmbeddingResult", "EmbeddingTask", "EmbeddingTasks", "piece_name"]
 
 
 class EmbeddingResult(UnitResult, frozen=True, kw_only=True):
-    """Result of a unit of embeddings: its `files` by name, with `rows` rows each.
+    """Result of a unit of embeddings.
 
-    Every file begins with the header of a .npy file of `planned` rows. If `rows` equals `planned`,
-    it is a valid .npy file, and may become a shard. `categories` has the texts of each label
-    column, in the order of their codes.
+    The unit has `files` by name, with `rows` rows each. Every file begins with the header of a .npy
+    file of `planned` rows. If `rows` equals `planned`, it is a valid .npy file, and may become a
+    shard. `categories` has the texts of each label column, in the order of their codes.
     """
 
     rows: int
@@ -56,7 +57,7 @@ class EmbeddingResult(UnitResult, frozen=True, kw_only=True):
 
     @property
     def documents(self) -> int:
-        """Return the number of rows written."""
+        """Number of rows written."""
         return self.rows
 
     def hashes(self) -> dict[str, str]:
@@ -65,12 +66,15 @@ class EmbeddingResult(UnitResult, frozen=True, kw_only=True):
 
 
 def piece_name(array: str) -> str:
-    """Return the name of the file of a unit that holds the rows of `array`."""
+    """Return the name of the file in which a unit stores its rows of `array`."""
     return f"{array}.npy"
 
 
 class EmbeddingTask:
-    """Task that does the units of a plan; `encoder` is required if a column holds texts."""
+    """Task that processes the units of a plan.
+
+    An `encoder` is required if a column contains texts to encode.
+    """
 
     def __init__(self, plan: EmbeddingPlan, encoder: TextEncoder | None) -> None:
         self._plan = plan
@@ -79,23 +83,23 @@ class EmbeddingTask:
     def run(
         self, number: int, scratch: Path, report: Report, clock: StageClock, threads: int
     ) -> EmbeddingResult:
-        """Do unit `number`: write its files into `scratch` and return its result."""
+        """Process unit `number`: write its files into `scratch` and return its result."""
         unit = self._plan.units[number]
         return _UnitRun(self._plan, unit, self._encoder, scratch, report=report, clock=clock).run()
 
 
 class EmbeddingTasks(TaskKind):
-    """Part of `EmbeddingKind` that worker processes need."""
+    """Part of `EmbeddingKind` that worker processes need: opening the task of a plan."""
 
     address = "dataprep.pipeline.embeddings.task:EmbeddingTasks"
 
     def open_task(self, staging: Path, watch: Watch | None) -> EmbeddingTask:
-        """Return the task of the plan in the directory `staging`."""
+        """Return the task of the plan in the directory `staging`. It has no encoder."""
         return EmbeddingTask(load_plan(staging / PLAN_NAME, PLAN), None)
 
 
 class _UnitRun:
-    """One run of a unit: the open files, and the counts so far."""
+    """Run of one unit, with its open files and the counts so far."""
 
     def __init__(
         self, plan: EmbeddingPlan, unit: Unit, encoder: TextEncoder | None, scratch: Path, *,
@@ -168,7 +172,10 @@ class _UnitRun:
         )  # fmt: skip
 
     def _take(self, rows: InputRows, span: Span, first: int) -> None:
-        """Write the good rows of a block, whose first record is number `first` of the span."""
+        """Write the good rows of a block, and add the bad rows to the rejects.
+
+        The first record of the block is record `first` of the span.
+        """
         arrays, problems = self._convert.rows(rows, span.source)
         self._refuse(rows, problems, span, first)
         for name, array in arrays.items():
@@ -188,7 +195,10 @@ class _UnitRun:
     def _refuse(
         self, rows: InputRows, problems: Sequence[tuple[int, Problem]], span: Span, first: int
     ) -> None:
-        """Write the problems to the rejects; raise the first one if `on_error` is error."""
+        """Write the rejected rows to the rejects file.
+
+        Raise an error about the first rejected row if the option `on_error` is ``error``.
+        """
         lines = [self._reject(rows, row, problem, span, first) for row, problem in problems]
         if lines:
             self._rejects.write(b"".join(lines))
