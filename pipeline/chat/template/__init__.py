@@ -1,1 +1,1 @@
-"""Chat templates: where their text is from, the sandbox that runs them, and its limits."""
+"""Chat templates: finding their text, the sandbox that runs them, and its limits."""

@@ -1,7 +1,7 @@
-"""Compiled chat templates, and the errors of rendering a record with one.
+"""Compiled chat templates, and the errors of rendering a record with a template.
 
 For any template and record, `CompiledTemplate.render` returns text or raises `RenderError` with the
-line of the template. Counted limits (limits.py) make sure that it ends.
+line in the template. Counted limits (limits.py) make sure that every rendering ends.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MAX_TEMPLATE = 1 << 20
 
 
 class RenderError(Exception):
-    """A record that cannot be rendered; `reason` is one of `REASONS`."""
+    """Error for a record that cannot be rendered. Its `reason` is one of `REASONS`."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(reason, detail)
@@ -58,9 +58,10 @@ class RenderError(Exception):
 
 
 class CompiledTemplate:
-    """A compiled template with its variables, which are the same for all records.
+    """Compiled template with its variables, which are the same for all records.
 
-    Raises `InputError` (E_TEMPLATE) with `origin` and line for a text that is not a Jinja template.
+    Raises `InputError` (E_TEMPLATE), with `origin` and the line, if the text is not a Jinja
+    template.
     """
 
     def __init__(
@@ -90,11 +91,12 @@ class CompiledTemplate:
         self, messages: Messages, tools: Sequence[Any] | None = None, *, prompt: bool = False,
         marks: str | None = None, characters: int = 0,
     ) -> str:  # fmt: skip
-        """Return the rendering of `messages`, with `prompt` followed by the generation prompt.
+        """Return the rendering of `messages`, followed by the generation prompt if `prompt` is set.
 
-        If `marks` are given, the first of the two characters is put before each text between
-        generation markers, the second behind it. `characters` is the approximate size of the
-        record: in a large one every step counts several times. Raise `RenderError` on any failure.
+        If `marks` are given, the first of these two characters is put before each text between
+        generation markers, and the second after the text. The number `characters` is the
+        approximate size of the record. In a large record, every step counts several times. Raise
+        `RenderError` if rendering fails.
         """
         environment = self.environment
         environment.budget.restart(characters)
@@ -124,10 +126,10 @@ class CompiledTemplate:
 
 @contextmanager
 def _input_errors(origin: str) -> Iterator[None]:
-    """Raise `InputError` for any error of Jinja or Python on the text of a template.
+    """Replace any error that Jinja or Python raises within the block by `InputError`.
 
-    There are many types: a number of thousands of digits is a `ValueError`, deep nesting one of
-    several errors.
+    The text of a template can cause many types of errors. For example, a number with thousands of
+    digits causes a `ValueError`.
     """
     try:
         yield

@@ -1,9 +1,9 @@
 """The Jinja tag `{% generation %}`, with which templates mark the text that a model generates.
 
 The tag is that of transformers (`return_assistant_tokens_mask`). In a rendering with marks, the
-extension puts one noncharacter of Unicode before that text and another behind it. Both stay beside
-the text in macros, `set` blocks and concatenations. With the marks removed, the rendering must
-equal the one made without marks, which proves the spans.
+extension puts one noncharacter of Unicode before this text and another after it. Both remain beside
+the text in macros, `set` blocks and concatenations. Without the marks, the rendering must be equal
+to a rendering that was made without marks. This proves the spans.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ _NONCHARACTERS = "".join(map(chr, range(0xFDD0, 0xFDF0)))
 
 
 class Generation(Extension):
-    """Jinja extension for the tag; it puts the text between `environment.marks`, unless None."""
+    """Jinja extension for the tag `generation`.
+
+    It puts the text between the two characters of `environment.marks`, unless that is None.
+    """
 
     tags = frozenset({"generation"})  # type: ignore[assignment]
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """Return a call block, which has a scope of its own, as in transformers."""
+        """Return the tag as a Jinja call block, which has its own scope, as in transformers."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
@@ -45,7 +48,9 @@ def has_markers(template: nodes.Template) -> bool:
 
 
 def unused(text: str, count: int) -> str:
-    """Return `count` noncharacters not in `text`; raise `ValueError` if there are too few.
+    """Return `count` noncharacters that `text` does not contain.
+
+    Raise `ValueError` if `text` contains nearly all noncharacters.
 
     >>> unused("plain text", 2) == chr(0xFDD0) + chr(0xFDD1)
     True
@@ -57,7 +62,9 @@ def unused(text: str, count: int) -> str:
 
 
 def unmark(marked: str, marks: str) -> tuple[str, list[tuple[int, int]]]:
-    """Return `marked` without `marks`, and the spans between them; raise `ValueError` if nested.
+    """Return `marked` without `marks`, and the spans that were between two marks.
+
+    Raise `ValueError` if marks are nested or do not form pairs.
 
     >>> unmark("a[bc]d[]", "[]")
     ('abcd', [(1, 3), (4, 4)])

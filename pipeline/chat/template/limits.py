@@ -1,8 +1,8 @@
-"""Limits of a rendering, which are counted and not timed: all machines refuse the same records.
+"""Limits of a rendering, counted instead of timed so that all machines refuse the same records.
 
 Steps are rounds of loops and calls of macros. Characters are those in the results of operations on
-text, estimated before the result is allocated wherever possible. A record is refused at the first
-operation over a limit; no text is truncated.
+text, estimated before the result is allocated where possible. A record is refused at the first
+operation that exceeds a limit. No text is truncated.
 """
 
 from __future__ import annotations
@@ -30,29 +30,35 @@ _NESTED = re.compile(r"\{[^{}]*\{")
 
 
 class LimitError(Exception):
-    """A limit that a template exceeded on a record."""
+    """Error for a record on which a template exceeds a limit."""
 
 
 class Budget:
-    """Steps and characters that one rendering has left; call `restart` before each."""
+    """Steps and characters that the current rendering may still use.
+
+    The method `restart` must be called before each rendering.
+    """
 
     def __init__(self) -> None:
         self.restart()
 
     def restart(self, characters: int = 0) -> None:
-        """Begin the rendering of a record of `characters` in all."""
+        """Start counting for a record with `characters` characters in all."""
         self.steps = MAX_STEPS
         self.made = MAX_MADE
         self._weight = 1 + (characters >> _LOOK)
 
     def step(self, steps: int = 1) -> None:
-        """Count `steps`; raise `LimitError` over the limit."""
+        """Count `steps` steps. Raise `LimitError` if the rendering has used more than the limit."""
         self.steps -= steps * self._weight
         if self.steps < 0:
             raise LimitError("it takes more steps than a rendering may take")
 
     def make(self, characters: int) -> None:
-        """Count `characters` that are about to be made at once; raise `LimitError` over a limit."""
+        """Count the characters of a text that is about to be made. Raise `LimitError` over a limit.
+
+        There is a limit for each text and a limit for all texts of a rendering.
+        """
         self.made -= characters
         if characters >> _LOOK >= self._weight:
             self._weight = 1 + (characters >> _LOOK)
@@ -62,7 +68,7 @@ class Budget:
             )
 
     def operate(self, operator: str, left: Any, right: Any) -> None:
-        """Count the result of `left operator right`, for +, *, ** and %."""
+        """Count the characters in the result of `left operator right`, for +, *, ** and %."""
         if operator == "+":
             if isinstance(left, str | bytes | list | tuple) and isinstance(right, type(left)):
                 self.make(len(left) + len(right))
@@ -83,13 +89,21 @@ class Budget:
             _bounded(left.bit_length() + right.bit_length(), _MAX_POWER_BITS)
 
     def format(self, text: str, values: Any, places: int) -> None:
-        """Count the result of formatting `text`, which has so many `places`, with `values`."""
+        """Count the characters in the result of formatting `text` with `values`.
+
+        The argument `places` is the number of fields in `text`. Raise `LimitError` if a field is
+        too wide, or if its width comes from data.
+        """
         if _WIDE.search(text) or _NESTED.search(text):
             raise LimitError(f"a format asks for a width over {_MAX_WIDTH:,}, or one from data")
         self.make(len(text) + places * (size_of(values) + _MAX_WIDTH if places else 0))
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Count the result of a method of text, bytes or an int before it is called."""
+        """Count the characters in the result of a method of str, bytes or int.
+
+        This is done before the method is called. Raise `LimitError` for methods that templates may
+        not call.
+        """
         owner = getattr(function, "__self__", None)
         if not isinstance(owner, str | bytes | int):
             return
@@ -106,9 +120,9 @@ _UNUSUAL = frozenset({"translate", "maketrans", "to_bytes"})
 
 
 def size_of(value: Any, *, shown: bool = True) -> int:
-    """Return an upper estimate of the number of characters that `value` prints as.
+    """Return an upper estimate of the number of characters that `value` has as text.
 
-    With `shown`, raise `TemplateRuntimeError` for an object that would print as an address.
+    With `shown`, raise `TemplateRuntimeError` for an object whose text would contain its address.
 
     >>> size_of("abc"), size_of(["abc", 1])
     (3, 59)

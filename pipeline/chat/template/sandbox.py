@@ -1,4 +1,4 @@
-"""The Jinja environment of chat templates: that of transformers, with its work limited.
+"""Jinja environment of chat templates: that of transformers, with limits on its work.
 
 Templates have what transformers gives them: `trim_blocks`, `lstrip_blocks`, loop controls, its
 `tojson`, `raise_exception`, `strftime_now` and `{% generation %}`. They cannot reach the internals
@@ -51,18 +51,18 @@ _ITEMS = 4  # bits: a filter counts a step for each 16 items that it reads
 
 
 class RaisedError(TemplateError):
-    """An error that a template raised with `raise_exception`."""
+    """Error that a template raised with `raise_exception`."""
 
 
 class DateMissingError(TemplateError):
-    """A request of a template for today's date when none was given."""
+    """Error for a template that prints today's date when no date was given."""
 
 
 class ChatGenerator(CodeGenerator):
-    """Code generator whose texts and lists are made by counting methods of the environment."""
+    """Code generator that makes a template count the texts and lists that it builds."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 (its name)
-        """Write the call for the operator `~`."""
+        """Write code for the operator `~` that counts the result."""
         if frame.eval_ctx.volatile:  # in an autoescape block
             super().visit_Concat(node, frame)
             return
@@ -73,15 +73,15 @@ class ChatGenerator(CodeGenerator):
         self.write("))")
 
     def visit_List(self, node: nodes.List, frame: Frame) -> None:  # noqa: N802
-        """Write a counted list: nested lists may grow exponentially."""
+        """Write code that counts a list. Without this, nested lists could grow exponentially."""
         self._built(super().visit_List, node, frame)
 
     def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802
-        """Write a counted tuple."""
+        """Write code that counts a tuple."""
         self._built(super().visit_Tuple, node, frame)
 
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802
-        """Write a counted dict."""
+        """Write code that counts a dict."""
         self._built(super().visit_Dict, node, frame)
 
     def _built(self, visit: Callable[[Any, Frame], None], node: Any, frame: Frame) -> None:
@@ -92,9 +92,10 @@ class ChatGenerator(CodeGenerator):
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
-    """The sandbox of templates; `budget` counts the work of one rendering at a time.
+    """Sandbox in which templates run.
 
-    `date` (YYYY-MM-DD) is the day that `strftime_now` formats.
+    The attribute `budget` counts the work of one rendering at a time. The function `strftime_now`
+    formats the day `date` (YYYY-MM-DD).
     """
 
     code_generator_class = ChatGenerator
@@ -120,18 +121,21 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.budget.step()
 
     def printed(self, value: Any) -> Any:
-        """Count the `value` of an expression that is printed, and return it."""
+        """Return `value`, the result of a printed expression, after counting its characters."""
         if type(value) is not str:
             self.budget.make(size_of(value))
         return value
 
     def join_texts(self, parts: tuple[Any, ...]) -> str:
-        """Return the result of the operator `~`, counted."""
+        """Return the result of the operator `~`, after counting its characters."""
         self.budget.make(sum(map(size_of, parts)))
         return "".join(map(str, parts))
 
     def join_pieces(self, pieces: Iterable[str]) -> str:
-        """Return the text of a macro, a `set` block or the whole template, counted."""
+        """Return the concatenated text of a macro, a `set` block or the whole template.
+
+        Its characters are counted. Raise `LimitError` if there are too many.
+        """
         kept: list[str] = []
         length = 0
         for piece in pieces:
@@ -143,12 +147,15 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return "".join(kept)
 
     def built(self, value: Any) -> Any:
-        """Count a list, tuple or dict that the template made, and return it."""
+        """Return `value`, a container made by the template, after counting its characters."""
         self.budget.make(size_of(value, shown=False))
         return value
 
     def counted(self, items: Iterable[Any]) -> Iterable[Any]:
-        """Return the items of a loop with a condition; the skipped ones are counted, too."""
+        """Return the items of a loop with a condition, after counting a step for each item.
+
+        Items that the condition skips are counted, too.
+        """
         if isinstance(items, Sized):
             self.budget.step(len(items))
             return items
@@ -160,14 +167,15 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             yield item
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Return `left operator right`; its size is counted first."""
+        """Return `left operator right`, after counting the characters of the result."""
         self.budget.operate(operator, left, right)
         return self.binop_table[operator](left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        """Call `__obj`; the size of its result is counted first.
+        """Return the result of calling `__obj`, after counting the characters of the result.
 
-        The parameters have unusual names, as any other may be the name of a keyword argument.
+        The parameters have unusual names because a template may use any other name for a keyword
+        argument.
         """
         given = {name: kwargs[name] for name in kwargs if name not in SCOPES} if kwargs else kwargs
         __self.budget.call(__obj, args, given)
@@ -181,7 +189,10 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         raise SecurityError(f"access to {attribute!r} of a {type(obj).__name__} is unsafe")
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """Return Jinja's sandboxed `str.format`; the size of its result is counted first."""
+        """Return Jinja's sandboxed version of a method `str.format`, or None for other values.
+
+        The characters of its result are counted before it runs.
+        """
         wrapped = super().wrap_str_format(value)
         if wrapped is None:
             return None
@@ -254,7 +265,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self, value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None,
         sort_keys: bool = False,
     ) -> str:  # fmt: skip
-        """Return the JSON of `value` as in transformers: nothing is escaped for HTML."""
+        """Return the JSON text of `value` as in transformers, where nothing is escaped for HTML."""
         if size_of((indent, separators)) > 2 * _MAX_INDENT or _wide(indent):
             raise LimitError(f"tojson with an indent over {_MAX_INDENT}")
         if isinstance(value, str | list | tuple | dict):
@@ -285,7 +296,7 @@ def _check_name(name: Any) -> None:
 
 
 class _Dicts:
-    """Callable that makes dicts, in place of the class `dict`, which templates must not have."""
+    """Replacement of the class `dict`, which templates must not reach. Calls make a dict."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -323,10 +334,10 @@ def _wide(indent: Any) -> bool:
 
 
 def _count_steps(template: nodes.Template) -> None:
-    """Make each loop and macro of the parsed `template` count its rounds and calls.
+    """Change the parsed `template` so that it counts each round of a loop and each call of a macro.
 
-    The calls are made by `EnvironmentAttribute`, which is written to the code unchanged and takes
-    60 ns; a call through the sandbox takes ten times as long.
+    The added calls are `EnvironmentAttribute` nodes, which are written to the code unchanged and
+    take 60 ns. A call through the sandbox takes ten times as long.
     """
     loops = list(template.find_all(nodes.For))
     bodies: list[nodes.For | nodes.Macro] = [*loops, *template.find_all(nodes.Macro)]

@@ -1,7 +1,7 @@
 """Resolution of the option `template` to the text of a chat template.
 
-If the tokenizer has no template, one must be named. None is guessed, since a model tuned in another
-format than it was trained in, or will be served in, is useless.
+If the tokenizer has no template, the option must name one. No template is guessed, because a model
+is useless if it is tuned in another format than it was trained in, or will be used in.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Fetch = Callable[[str], Path | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Template:
-    """A chat template with its origin."""
+    """Text of a chat template, and where the text comes from."""
 
     text: str
     origin: str
@@ -59,11 +59,12 @@ def named_templates() -> tuple[str, ...]:
 
 
 def resolve_template(spec: str | None, tokenizer: str | None) -> Template:
-    """Return the template `spec`; `tokenizer` is the option of that name (None: built-in).
+    """Return the template that `spec` names.
 
-    `spec` is the name of a template that comes with dataprep, a path to a file, or
-    ``tokenizer:NAME`` for one of several that the tokenizer has. None stands for the tokenizer's
-    only template, or for the one named "default". Raise `InputError` (E_TEMPLATE) if there is none,
+    The argument `spec` is the name of a template that comes with dataprep, a path to a file, or
+    ``tokenizer:NAME`` for a template of the tokenizer. None means the only template of the
+    tokenizer, or its template named "default". The argument `tokenizer` is the option of this name
+    (None: the built-in tokenizer). Raise `InputError` (E_TEMPLATE) if there is no such template,
     and `StorageError` if the network fails.
 
     >>> resolve_template(None, None).origin
@@ -105,7 +106,7 @@ def _tokenizer_template(tokenizer: str | None, name: str) -> Template:
 
 
 def _templates_of(tokenizer: str) -> dict[str, str]:
-    """Return the templates of a tokenizer by name, from the first of `_FILES` that has any."""
+    """Return the templates of a tokenizer by name, from the first file of `_FILES` that has any."""
     path = existing_path(tokenizer)
     if path is not None:
         folder = path if path.is_dir() else path.parent
@@ -116,9 +117,9 @@ def _templates_of(tokenizer: str) -> dict[str, str]:
 
 
 def _from_hub(repository: str, name: str) -> Path | None:
-    """Return the path of a downloaded file of a hub repository; None if there is no such file.
+    """Return the path of a downloaded file of a hub repository, or None if there is no such file.
 
-    Without a network, a file that the cache lacks counts as missing.
+    Without a network, a file that is not in the cache counts as missing.
     """
     try:
         return download(repository, name)
@@ -138,7 +139,11 @@ def _first_found(fetch: Fetch) -> dict[str, str]:
 
 
 def _in_json(path: Path) -> dict[str, str]:
-    """Return the `chat_template` of a JSON file: a text, or a list of {"name", "template"}."""
+    """Return the templates by name in the `chat_template` of a JSON file, if any.
+
+    The `chat_template` is a text (named "default" here), an object of texts, or a list of objects
+    with `name` and `template`. Raise `InputError` if it is anything else.
+    """
     data = _read_bytes(path, _MAX_CONFIG_BYTES)
     try:
         config = msgspec.json.decode(data, type=dict[str, Any])

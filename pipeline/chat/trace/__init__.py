@@ -1,1 +1,1 @@
-"""Fast rendering: a template is run once for all records of one structure, on symbolic text."""
+"""Fast rendering: a template runs once, on symbolic text, for all records of the same structure."""

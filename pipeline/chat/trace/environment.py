@@ -1,9 +1,9 @@
-"""The Jinja environment that runs templates on symbolic text and guards every access to it.
+"""The Jinja environment that runs templates on symbolic text and guards every access to this text.
 
 Functions written in C read the characters of a `str` without calling its methods. Accesses are
 therefore guarded where a template makes them: in calls, filters, tests, operators and comparisons.
-Anything that is not known to be traceable raises `RefusalError`; such records are rendered by the
-reference renderer.
+Any access that is not known to be traceable raises `RefusalError`. The reference renderer then
+renders such records.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Generator(ChatGenerator):
 
 
 class TracingEnvironment(ChatEnvironment):
-    """The chat environment for symbolic text; `trace` is that of the current record."""
+    """Chat environment for symbolic text. Its `trace` records what happens to this text."""
 
     code_generator_class = _Generator
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
@@ -75,26 +75,32 @@ class TracingEnvironment(ChatEnvironment):
             self.tests[name] = self._guarded_test(name, test)
 
     def printed(self, value: Any) -> Any:
-        """Return the printed `value` of an expression; refuse a list that holds unknown text."""
+        """Return `value`, the result of a printed expression.
+
+        Raise `RefusalError` if it is a list that contains unknown text.
+        """
         return value if type(value) is SymbolicText else super().printed(value)
 
     def built(self, value: Any) -> Any:
-        """Return `value` uncounted: it may hold unknown text."""
+        """Return `value` without counting its characters, because it may contain unknown text."""
         return value
 
     def join_texts(self, parts: tuple[Any, ...]) -> str:
-        """Return the result of the operator `~`."""
+        """Return the result of the operator `~`, which may be symbolic text."""
         return self._text("".join([str(self.printed(part)) for part in parts]))
 
     def join_pieces(self, pieces: Iterable[str]) -> str:
-        """Return the text of a macro, a `set` block or the whole template."""
+        """Return the concatenated text of a macro, a `set` block or the whole template."""
         return self._text("".join(pieces))
 
     def _text(self, text: str) -> str:
         return SymbolicText(text, self.trace) if is_symbolic(text) else text
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Return `left operator right`; text may be added to text and lists to lists only."""
+        """Return `left operator right`.
+
+        Raise `RefusalError` for unknown text, except for `+` of two texts or of two lists.
+        """
         known = isinstance(left, int | float) and isinstance(right, int | float)
         if operator == "+" and not known:
             lists = isinstance(left, list | tuple) and isinstance(right, list | tuple)
@@ -106,7 +112,11 @@ class TracingEnvironment(ChatEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def compare(self, left: Any, *rest: Any) -> Any:
-        """Return `left operator right`; refuse a chain of comparisons."""
+        """Return the result of comparing `left` with `rest`, an operator and the right side.
+
+        Raise `RefusalError` for several comparisons in a chain, and for comparisons that cannot be
+        traced.
+        """
         if len(rest) != 2:
             raise RefusalError("it compares several things at once")
         operator, right = rest
@@ -130,13 +140,20 @@ class TracingEnvironment(ChatEnvironment):
         return item in of
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Return an item of `obj`; refuse unknown text as `argument`."""
+        """Return the item `argument` of `obj`.
+
+        Raise `RefusalError` if `argument` contains unknown text.
+        """
         if not _is_plain(argument):
             raise RefusalError("it looks something up by text")
         return super().getitem(obj, argument)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        """Call `__obj`; refuse arguments with unknown text, except for macros and the like."""
+        """Return the result of calling `__obj`.
+
+        Raise `RefusalError` if an argument contains unknown text, unless `__obj` is a macro, a
+        method of the environment, or another function that is known to be safe.
+        """
         owner = getattr(__obj, "__self__", None)
         given = {name: kwargs[name] for name in kwargs if name not in SCOPES}
         if type(owner) is SymbolicText:
@@ -190,7 +207,10 @@ class TracingEnvironment(ChatEnvironment):
         raise RefusalError(f"it takes text through the filter {name}")
 
     def _parts(self, value: Any) -> list[Any] | None:
-        """Return the items to join if they hold unknown text, else None."""
+        """Return the items of the list `value` if it contains unknown text, otherwise None.
+
+        Raise `RefusalError` if `value` is not a list.
+        """
         if not isinstance(value, list | tuple):
             raise RefusalError("it joins a value that is not a list")
         return list(value) if is_symbolic(value) else None
@@ -204,7 +224,10 @@ class TracingEnvironment(ChatEnvironment):
         self, value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None,
         sort_keys: bool = False,
     ) -> str:  # fmt: skip
-        """Return the JSON of `value`, which may hold unknown texts and objects, or be one."""
+        """Return the JSON text of `value`, which may be or contain unknown texts and objects.
+
+        Raise `RefusalError` if the options of JSON would change it in a way that is not traced.
+        """
         if isinstance(separators, list):
             separators = tuple(separators)
         args = (ensure_ascii, indent, separators, sort_keys)
@@ -247,14 +270,18 @@ class TracingEnvironment(ChatEnvironment):
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether `value` holds no unknown text; lists are not searched."""
+    """Return whether `value` is not unknown text. Items of lists are not examined."""
     return not isinstance(value, SymbolicText | SymbolicParts | SymbolicObject) and not (
         isinstance(value, str) and is_symbolic(value)
     )
 
 
 def _with_marks(value: Any, found: list[SymbolicText | SymbolicObject]) -> Any:
-    """Return `value` with marks in the place of unknown parts, which are appended to `found`."""
+    """Return a copy of `value` in which marks replace unknown parts.
+
+    The unknown parts are appended to `found`. Raise `RefusalError` if a text could be taken for a
+    mark.
+    """
     if isinstance(value, SymbolicText | SymbolicObject):
         found.append(value)
         return _MARK.format(len(found) - 1)

@@ -1,12 +1,12 @@
-"""Renderer of conversations by a chat template, with the spans that are trained on.
+"""Renderer for conversations by a chat template, with the spans that are trained on.
 
 The text is that of the template for the whole conversation, as `apply_chat_template` of
-transformers gives it. The spans are those that generation markers enclose or, without markers, the
+transformers gives it. The spans are the texts between generation markers or, without markers, the
 text that each trained message adds to the rendering of the messages before it. If a span cannot be
-proved, the record is refused. The result depends on the record alone, not on those before it.
+proved, the record is refused. The result for a record does not depend on earlier records.
 
-If the structure of a conversation was seen before and the template only inserts its texts, a
-rendering takes about 3 us (specialize.py), otherwise 50 to 150 us (render/reference.py).
+A rendering takes about 3 us if an earlier conversation had the same structure and the template only
+inserts its texts (specialize.py). Otherwise it takes 50 to 150 us (render/reference.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Renderer"]
 
 
 class _Analyzed(NamedTuple):
-    """A conversation with its structure, its values, and the special tokens that these spell."""
+    """Conversation with its structure, its values, and the special tokens in these values."""
 
     conversation: Conversation
     structure: Hashable
@@ -40,18 +40,19 @@ class _Analyzed(NamedTuple):
 
 
 class Renderer:
-    """Renderer of conversations by one template.
+    r"""Renderer for conversations by a template.
 
-    `variables` are `bos_token` and the like, and any others that the template reads. With `literal`
-    special tokens that records spell stay text. `date` (YYYY-MM-DD) is for templates that print
-    today's, `origin` the name of the template in errors. `special_text` counts the special tokens
-    that records spell. Raises `InputError` for a template that does not compile.
+    The mapping `variables` has `bos_token` and the like, and any other variables of the template.
+    With `literal`, special tokens that records contain as plain text stay text. The text `date`
+    (YYYY-MM-DD) is for templates that print today's date, and `origin` is the name of the template
+    in errors. The counter `special_text` has how often records contained each special token. Raises
+    `InputError` if the template does not compile.
 
-    >>> renderer = Renderer("{% for m in messages %}{{ m.role }}: {{ m.content }}\\n{% endfor %}"
+    >>> renderer = Renderer("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     ...                     "{% if add_generation_prompt %}assistant: {% endif %}")
     >>> renderer.render(Conversation(messages=[{"role": "user", "content": "Hi"},
     ...                                        {"role": "assistant", "content": "Yes?"}]))
-    Marked(text=b'user: Hi\\nassistant: Yes?\\n', edges=[20, 25], literal=())
+    Marked(text=b'user: Hi\nassistant: Yes?\n', edges=[20, 25], literal=())
     """
 
     def __init__(
@@ -81,17 +82,18 @@ class Renderer:
 
     @property
     def masked_by(self) -> str:
-        """Return how spans are found: "generation" (the template's markers) or "prefixes"."""
+        """How spans are located: "generation" (by the template's markers) or "prefixes"."""
         return "generation" if self._reference.has_markers else "prefixes"
 
     def fill(
         self, conversations: Sequence[Conversation], turns: PlainTurns | None = None
     ) -> list[Filled | None]:
-        """Return a rendering for each conversation that needs no run of the template, else None.
+        """Return the rendering of each conversation, or None where the template must be run.
 
-        Those are plain conversations of a known structure that spell no special token; `render` is
-        for all others. `turns` holds the turns of all `conversations`, if these are known to be
-        plain. It takes 2 us per conversation.
+        The template need not be run for a plain conversation of known structure without special
+        tokens in its texts. All other conversations must be rendered by `render`. The argument
+        `turns` has the turns of all `conversations` if these are known to be plain. This takes 2 us
+        per conversation.
         """
         found: list[Filled | None] = [None] * len(conversations)
         for key, group in grouped(conversations, turns).items():
@@ -108,7 +110,7 @@ class Renderer:
     def _unspelled(
         self, numbers: list[int], rows: list[list[Any]]
     ) -> tuple[list[int], list[list[Any]]]:
-        """Return the `numbers` and the `rows` of texts of those that spell no special token."""
+        """Return the `numbers` and `rows` of those records whose texts contain no special token."""
         counts = self._spelling.counts
         if counts(chain.from_iterable(rows)) is None:
             return numbers, rows
@@ -153,9 +155,11 @@ class Renderer:
         return None if literal is None else filled._replace(literal=literal or ())
 
     def _render_new(self, found: _Analyzed) -> Marked:
-        """Render by the reference, and make a specialization from the second record on.
+        """Return the rendering of a record that no specialization fits, by the reference renderer.
 
-        If the reference renders the text but cannot prove the spans, a specialization may do so.
+        From the second record of a structure, a specialization is made for later records. If the
+        reference cannot prove the spans, the result comes from the specialization, which may prove
+        them.
         """
         try:
             rendered = marked(*self._reference.render(found.conversation))
@@ -171,10 +175,10 @@ class Renderer:
         return rendered
 
     def _specialize(self, found: _Analyzed, expected: Marked | None) -> Marked | None:
-        """Return the rendering by a new specialization; None if there is none.
+        """Make a specialization for `found`, and return its rendering, or None if it has none.
 
-        The specialization is kept if it gives the text of the reference and, if that is `expected`,
-        the same spans.
+        The specialization is stored if it gives the text of the reference and, if `expected` is
+        given, its spans, too.
         """
         trace = Trace(found.values)
         specialization = filled = None

@@ -1,11 +1,11 @@
 """Specializations: the output of a template for conversations of one structure, in pieces.
 
 A specialization is made by running the template on symbolic text (symbolic.py). Its spans are
-proved as those of single records (prefixes.py, spans.py), but on symbolic text: the proofs hold for
-all texts. If the template asks a question about a text, a specialization holds for records that
-give the same answer, and others have one of their own. The first record of each is also rendered by
-the reference renderer, which must give the same text. Filling in the texts of a record takes about
-1 us.
+proved in the same way as those of single records (prefixes.py, spans.py), but on symbolic text, so
+the proofs hold for all texts. If the template asks a question about a text, a specialization is
+valid for records that give the same answer, and records with another answer have their own
+specialization. The reference renderer also renders the record from which a specialization was made,
+and must give the same text. Filling in the texts of a record takes about 1 us.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ _MAX_FILLED = 1 << 20  # bytes; larger records are rendered by the reference, wh
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Specialization:
-    """A rendering with gaps for the texts of a record.
+    """Rendering with gaps for the texts of a record.
 
-    `pieces` holds the text in UTF-8, cut at every span edge, with b"" for each text of the record;
-    `places` pairs the index of such a piece with the index of its value. The first piece is empty,
-    so that the running sum of sizes holds the start of the next piece: `edges` holds the indexes of
-    the starts and stops of spans in it. `open_ended` lists the spans that may be empty or end in
-    white space, depending on the texts. `is_mixed` is true if values hold words of the template.
+    The list `pieces` has the text in UTF-8, cut at every edge of a span, with b"" for each text of
+    the record. Each pair in `places` is the index of such a piece and the index of its value. The
+    first piece is empty, so that the running sum of sizes is the start of the next piece: `edges`
+    has the indexes in this sum of the starts and stops of spans. The tuple `open_ended` has the
+    numbers of spans that may be empty or end in white space, depending on the texts. The flag
+    `is_mixed` is true if values contain words of the template.
     """
 
     pieces: list[bytes]
@@ -58,7 +59,7 @@ class Specialization:
     special_tokens: tuple[str, ...]
 
     def fill(self, values: Values) -> Marked | None:
-        """Return the rendering with `values`; None if the reference renderer must make it."""
+        """Return the rendering with `values`, or None if the reference renderer must make it."""
         pieces = self._pieces(values)
         text = b"".join(pieces)
         ends = list(accumulate(map(len, pieces)))
@@ -68,7 +69,10 @@ class Specialization:
         return Marked(text, edges)
 
     def fill_rows(self, rows: Sequence[Values]) -> list[Filled | None]:
-        """Return the result of `fill` for each of `rows`, in 500 ns per row if there are many."""
+        """Return what `fill` returns for each of `rows`.
+
+        This takes 500 ns per row if there are many rows.
+        """
         if self.open_ended or len(rows) < _FEW:
             return list(map(self.fill, rows))
         pieces: list[Iterable[bytes]] = [repeat(piece, len(rows)) for piece in self.pieces]
@@ -85,11 +89,14 @@ class Specialization:
         return [one if len(one[0]) <= _MAX_FILLED else None for one in filled]
 
     def text(self, values: Values) -> bytes:
-        """Return the text with `values`, without spans."""
+        """Return the text of the rendering with `values`, in UTF-8 and without spans."""
         return b"".join(self._pieces(values))
 
     def literal(self, values: Values, spelling: Spelling) -> list[int] | None:
-        """Return the edges of spans in which `values` spell special tokens; None if unknown."""
+        """Return the starts and stops of spans in which `values` contain special tokens as text.
+
+        Return None if they are not known, because values contain words of the template.
+        """
         if self.is_mixed:
             return None
         ends = list(accumulate(map(len, self._pieces(values))))
@@ -106,7 +113,10 @@ class Specialization:
         return pieces
 
     def _close(self, text: bytes, edges: list[int]) -> bool:
-        """Trim the spans in `edges` that end in white space; return False if a span is empty."""
+        """Cut white space off the ends of the `open_ended` spans in `edges`.
+
+        Return False if a span is empty, else True.
+        """
         for span in self.open_ended:
             start, stop = edges[2 * span : 2 * span + 2]
             if start == stop:
@@ -122,9 +132,10 @@ def specialization_of(
     symbolic: str, spans: Sequence[Span], *, trimmed_spans: Sequence[int] = (),
     is_mixed: bool = False, special_tokens: tuple[str, ...] = (),
 ) -> Specialization:  # fmt: skip
-    """Return the specialization for the rendering `symbolic` with `spans` of its characters.
+    """Return the specialization for the rendering `symbolic`, with `spans` of its characters.
 
-    White space after a special token is cut off the end of `trimmed_spans`.
+    The indexes in `trimmed_spans` are those of spans that may end in white space after a special
+    token, which is then cut off.
 
     >>> specialization_of("<" + chr(FIRST) + ">.", [(1, 3)]).fill(["abc"])
     Marked(text=b'<abc>.', edges=[1, 5], literal=())
@@ -150,16 +161,16 @@ def specialization_of(
 
 
 def _is_value(character: str) -> bool:
-    """Return whether `character` stands for a text."""
+    """Return whether `character` represents a text of the record."""
     return character >= _FIRST
 
 
 class Entry(NamedTuple):
-    """A specialization, and the steps whose answers select it for a record.
+    """Specialization, with the steps whose answers show that it fits a record.
 
     A step is a function, a getter of its first argument from the values, its further arguments, and
-    the answer that it must give (None: its result is appended to the values). A `specialization` of
-    None leaves records to the reference renderer.
+    the answer that it must give. If the answer is None, the function's result is appended to the
+    values. If `specialization` is None, the reference renderer renders the records that fit.
     """
 
     steps: Sequence[_CompiledStep]
@@ -170,10 +181,10 @@ _BY_REFERENCE = Entry((), None)
 
 
 class Specializations:
-    """The specializations of one template, listed by structure.
+    """Specializations of one template, grouped by structure.
 
-    After equal answers the template takes the same next step. The steps of at most one entry
-    therefore hold for a record, and the order in which entries are tried does not matter.
+    After the same answers, a template always takes the same next step. Therefore at most one entry
+    fits a record, and the order in which entries are tried does not matter.
     """
 
     def __init__(self) -> None:
@@ -181,9 +192,9 @@ class Specializations:
         self._count = 0
 
     def find(self, structure: Hashable, values: Values) -> Entry | None:
-        """Return the entry for a record, and append the texts derived for it to `values`.
+        """Return the entry that fits a record, and append the texts derived for it to `values`.
 
-        Return None and leave `values` unchanged if there is no entry yet.
+        If there is no such entry yet, return None and leave `values` unchanged.
         """
         given = len(values)
         for entry in self._entries.get(structure, ()):
@@ -207,7 +218,8 @@ class Specializations:
     ) -> list[tuple[Specialization, list[int]]]:
         """Return the specializations for `rows` of one structure, each with its row numbers.
 
-        Derived texts are appended to the rows. Rows without a specialization are left out.
+        Derived texts are appended to the rows. The numbers of rows without a specialization are not
+        in the result.
         """
         entries = self._entries.get(structure, ())
         if len(entries) == 1 and not entries[0].steps:
@@ -222,7 +234,10 @@ class Specializations:
         return list(groups.values())
 
     def has_room(self, structure: Hashable) -> bool:
-        """Return whether `structure` was passed here before and may have another entry."""
+        """Return whether another entry may be added for `structure`.
+
+        The first call for a structure registers it and returns False.
+        """
         entries = self._entries.get(structure)
         if entries is not None:
             return len(entries) < _MAX_VARIANTS
@@ -233,14 +248,17 @@ class Specializations:
     def add(
         self, structure: Hashable, steps: Sequence[Step], specialization: Specialization | None
     ) -> None:
-        """Keep `specialization` for records of `structure` that take these `steps`."""
+        """Store `specialization` for records of `structure` that take these `steps`.
+
+        Nothing is stored if the structure already has the largest number of entries.
+        """
         self._grow()
         entries = self._entries.setdefault(structure, [])
         if len(entries) < _MAX_VARIANTS:
             entries.append(Entry(list(map(_compiled, steps)), specialization))
 
     def _grow(self) -> None:
-        """Count one more entry; drop all of them when there are too many."""
+        """Add one to the number of entries. If there are too many, remove all of them."""
         self._count += 1
         if self._count > _MAX_ENTRIES:
             self._entries.clear()
@@ -253,7 +271,7 @@ def _compiled(step: Step) -> _CompiledStep:
 
 
 def _getter(symbolic: str) -> Callable[[Values], Any]:
-    """Return a function that takes values and returns the text or object `symbolic` stands for."""
+    """Return a function from values to the text or object that `symbolic` represents."""
     if len(symbolic) == 1:
         which = ord(symbolic) - FIRST
         return lambda values: values[which]
@@ -264,7 +282,10 @@ def _getter(symbolic: str) -> Callable[[Values], Any]:
 
 
 class Specializer:
-    """Maker of the specializations of one template; the arguments are those of `Renderer`."""
+    """Runs of one template on symbolic text, which give its specializations.
+
+    The arguments are those of `Renderer`.
+    """
 
     def __init__(
         self, template: str, *, variables: Mapping[str, Any], train_on: TrainOn,
@@ -284,7 +305,8 @@ class Specializer:
     def specialize(self, conversation: Conversation, trace: Trace) -> Specialization:
         """Return the specialization for records with the structure and answers of `conversation`.
 
-        `trace` holds its texts and records the steps. Raise `RenderError` if there is none.
+        The argument `trace` has the texts of the conversation, and records the steps. Raise
+        `RenderError` if there is no specialization.
         """
         if not self._is_safe or any(map(is_symbolic, structure_texts(conversation))):
             raise RenderError("template", "its own text may be taken for another's")
@@ -313,7 +335,7 @@ class Specializer:
         )  # fmt: skip
 
     def _may_trim(self, symbolic: str, span: Span) -> bool:
-        """Return whether texts may make `span` end in white space behind a special token."""
+        """Return whether texts can make `span` end in white space after a special token."""
         if self._template.has_markers or self._train_on == "all" or not self._special_tokens:
             return False
         said = symbolic[slice(*span)]
@@ -329,14 +351,14 @@ class Specializer:
 
 
 class _SymbolicTemplate(CompiledTemplate):
-    """A template whose symbolic output is a plain `str`, so that the proofs can inspect it."""
+    """Template that renders symbolic text to a plain `str`, so that the proofs can examine it."""
 
     def render(self, messages: Messages, tools: Any = None, **options: Any) -> str:
         return "".join((super().render(messages, tools, **options), ""))
 
 
 class _SymbolicSession(Session):
-    """The renderings of a symbolic conversation."""
+    """Rendering of one symbolic conversation: whole, in part, or with marks."""
 
     def __init__(
         self, template: CompiledTemplate, conversation: SymbolicConversation, trace: Trace
@@ -346,23 +368,24 @@ class _SymbolicSession(Session):
         self._trace = trace
 
     def prefixes(self, text: str, special_tokens: tuple[str, ...]) -> Prefixes:
-        """Return the finder of the messages' spans, which has one way more than for real text."""
+        """Return a search for spans of messages in `text`, which uses what symbolic text shows."""
         return _SymbolicPrefixes(
             self.render, self.messages, text, special_tokens, self._is_from_message
         )
 
     def _is_from_message(self, message: int, character: str) -> bool:
-        """Return whether the text that `character` stands for is from `message` alone."""
+        """Return whether the text that `character` represents comes only from message `message`."""
         first = self._ends[message - 1] if message else 0
         origins = self._trace.origins(character)
         return all(first <= origin < self._ends[message] for origin in origins)
 
 
 class _SymbolicPrefixes(Prefixes):
-    """Finder of spans that also knows templates which change an answer when messages follow it.
+    """Search for spans that also handles templates which change an answer if messages follow it.
 
-    Some drop the thoughts of earlier answers. Symbolic text shows where the texts of the answer
-    are: its span ends behind the last of them, and the text that closes it as the last message.
+    For example, some templates remove the thoughts of earlier answers. Symbolic text shows where
+    the texts of the answer are. The span of the answer ends with the last of them, and with the
+    words that the template writes after it when the answer is the last message.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
-"""Structures of conversations: everything in them but their texts.
+"""Structures of conversations: everything in them except their texts.
 
-Two conversations of one structure differ in their texts alone: contents, and, as whole objects,
-arguments of calls and descriptions of tools. Roles, types, names of fields, numbers and nesting
-belong to the structure. Templates may inspect a structure freely, texts only if that is traced.
+Two conversations of the same structure differ only in their values: contents, arguments of calls
+and descriptions of tools. Arguments and descriptions are objects, and each object is one value.
+Roles, types, names of fields, numbers and nesting belong to the structure. Templates may use a
+structure freely, but their use of texts must be traced.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _PLAIN = ("role", "content")
 
 
 def structure(conversation: Conversation) -> tuple[Hashable, list[Any]]:
-    """Return the structure of `conversation`, and its texts and whole objects in order.
+    """Return the structure of `conversation`, and its values (texts and objects) in order.
 
     >>> structure(Conversation(messages=[{"role": "user", "content": "Hi"}]))
     ((0, 'user'), ['Hi'])
@@ -41,9 +42,10 @@ def structure(conversation: Conversation) -> tuple[Hashable, list[Any]]:
 
 
 def plain_structure(conversation: Conversation) -> tuple[Hashable, list[Any]] | None:
-    """Return the structure and the texts of a plain conversation, else None.
+    """Return the structure and the texts of a plain conversation, or None for any other.
 
-    A conversation is plain if each message has a role and a text and nothing else is given.
+    A conversation is plain if each message has only a role and a text, and the conversation has no
+    tools and no training flags.
     """
     if conversation.tools is not None or conversation.train is not None:
         return None
@@ -65,7 +67,8 @@ def grouped(
 ) -> dict[Hashable, tuple[list[int], list[list[Any]]]]:
     """Return the numbers and the texts of the plain `conversations`, by structure.
 
-    `turns` holds the turns of all of them, if all are plain; it then takes a third of the time.
+    The argument `turns` has the turns of all conversations if all are plain. With it, grouping
+    takes a third of the time.
 
     >>> one = Conversation(messages=[{"role": "user", "content": "Hi"}])
     >>> grouped([one, Conversation(messages=[]), one])
@@ -93,7 +96,10 @@ def grouped(
 
 
 def _shape(value: Any, values: list[Any], name: str) -> Hashable:
-    """Return the structure of `value`, the field `name`; append its texts to `values`."""
+    """Return the structure of `value` (the value of field `name`).
+
+    Its texts are appended to `values`. An object of arguments is appended as one value.
+    """
     if isinstance(value, str):
         if name in _STRUCTURAL:
             return value
@@ -110,7 +116,7 @@ def _shape(value: Any, values: list[Any], name: str) -> Hashable:
 
 
 def structure_texts(conversation: Conversation) -> Iterator[str]:
-    """Yield the texts that belong to the structure: roles, types and names of fields."""
+    """Yield the texts that belong to the structure of messages: roles, types and field names."""
     for message in conversation.messages:
         yield from _structure_texts(message, "")
 
@@ -128,9 +134,10 @@ def _structure_texts(value: Any, name: str) -> Iterator[str]:
 
 
 class SymbolicConversation:
-    """A conversation with symbolic text in the place of its texts.
+    """Conversation in which symbolic text replaces all texts.
 
-    `ends[i]` is the number of texts in messages 0 to i, and so the index of the first text behind.
+    The number `ends[i]` is how many values the messages 0 to i have, and so the index of the first
+    value of message i + 1.
     """
 
     def __init__(self, conversation: Conversation, trace: Trace) -> None:
@@ -149,7 +156,10 @@ class SymbolicConversation:
 
 
 def _replaced(value: Any, texts: Iterator[SymbolicText], name: str) -> Any:
-    """Return `value`, the field `name`, with the next of `texts` for each text and whole object."""
+    """Return a copy of `value` (the value of field `name`) with symbolic texts in it.
+
+    Each text, and each object of arguments, is replaced by the next item of `texts`.
+    """
     if isinstance(value, str):
         return value if name in _STRUCTURAL else next(texts)
     if isinstance(value, dict):

@@ -1,14 +1,14 @@
-"""Symbolic text: a `str` that stands for unknown text and records what a template does with it.
+"""Symbolic text: a `str` that represents unknown text and records what a template does with it.
 
-Templates rarely inspect the texts of a record; they insert them between their own words. A
-`SymbolicText` holds single characters (of Unicode's last private plane) that stand for texts of a
-record. A template run on symbolic text gives symbolic text: its own words around the unknown ones,
-for all records of one structure at once.
+Templates rarely examine the texts of a record. They insert them between their own words. A
+`SymbolicText` contains single characters (of Unicode's last private plane), each of which
+represents a text of a record. A template that runs on symbolic text gives symbolic text: its own
+words around the unknown texts, for all records of one structure at once.
 
-Whatever a template learns about an unknown text is recorded as a question with the answer for the
-current record, and whatever it makes of one as a derived text. Every other access raises
-`RefusalError`. For each record that gives the same answers, replacing the characters by its texts
-therefore gives the rendering by the template.
+If a template learns something about an unknown text, this is recorded as a question, with the
+answer for the current record. If it makes something of an unknown text, this is recorded as a
+derived text. Every other access raises `RefusalError`. For each record that gives the same answers,
+replacing the characters by its texts therefore gives the rendering by the template.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _PLACEHOLDER = re.compile(f"[{chr(FIRST)}-{chr(_LAST)}]")
 
 
 class RefusalError(Exception):
-    """An access to unknown text that cannot be traced."""
+    """Error for an access to unknown text that cannot be traced."""
 
 
 class Step(NamedTuple):
-    """A question about the text `of` with its `answer`, or, if that is None, an operation on it.
+    """Question about the symbolic text `of`, with its `answer`, or an operation on the text.
 
-    `name` is a key of `QUESTIONS` or of `OPERATIONS`.
+    The answer of an operation is None. The text `name` is a key of `QUESTIONS` or of `OPERATIONS`.
     """
 
     name: str
@@ -79,7 +79,9 @@ QUESTIONS: Mapping[str, Callable[..., bool]] = {
 
 
 def is_symbolic(value: Any) -> bool:
-    """Return whether `value` is or holds unknown text; raise `RefusalError` unless it is JSON.
+    """Return whether `value` is or contains unknown text.
+
+    Raise `RefusalError` if it contains anything that JSON does not have.
 
     >>> is_symbolic(["a", {"b": chr(FIRST)}]), is_symbolic(["a", {"b": 1}])
     (True, False)
@@ -98,11 +100,11 @@ def is_symbolic(value: Any) -> bool:
 
 
 class Trace:
-    """One run of a template on one record.
+    """Record of one run of a template on one record.
 
-    `values` holds the texts and objects of the record, followed by the derived texts. `steps` holds
-    the questions and operations in order: after equal answers the next step is the same for every
-    record.
+    The list `values` has the texts and objects of the record, followed by the derived texts. The
+    list `steps` has the questions and operations in order. After the same answers, the next step is
+    the same for every record.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
@@ -114,11 +116,11 @@ class Trace:
         self._mixed: set[str] = set()
 
     def text(self, index: int) -> SymbolicText:
-        """Return the symbolic text that stands for value `index`."""
+        """Return the symbolic text that represents value `index`."""
         return SymbolicText(chr(FIRST + index), self)
 
     def ask(self, name: str, of: str, *args: Any) -> bool:
-        """Record a question, and return the answer for the current record."""
+        """Return the answer to a question for the current record, and record the question."""
         step = Step(name, of, _plain(args))
         if step not in self._answers:
             answer = bool(QUESTIONS[name](self.filled(of), *args))
@@ -127,7 +129,10 @@ class Trace:
         return self._answers[step]
 
     def derive(self, name: str, of: str, *args: Any) -> SymbolicText:
-        """Record an operation, and return the symbolic text that stands for its result."""
+        """Return the symbolic text that represents the result of an operation.
+
+        The operation is recorded.
+        """
         step = Step(name, of, _plain(args))
         if step not in self._derived:
             if FIRST + len(self.values) > _LAST:
@@ -146,15 +151,15 @@ class Trace:
             self._mixed.add(character)
 
     def origins(self, character: str) -> frozenset[int]:
-        """Return the indexes of the texts from which that behind `character` was derived."""
+        """Return the indexes of the texts from which the text of `character` was derived."""
         return self._origins.get(character, frozenset([ord(character) - FIRST]))
 
     def is_mixed(self, character: str) -> bool:
-        """Return whether words of the template are in the text that `character` stands for."""
+        """Return whether the text that `character` represents contains words of the template."""
         return character in self._mixed
 
     def filled(self, symbolic: str) -> Any:
-        """Return the text or object that `symbolic` stands for in this record."""
+        """Return the text or object that `symbolic` represents in this record."""
         characters = _characters(symbolic)
         if len(characters) == 1 and ord(characters) >= FIRST:
             return self.values[ord(characters) - FIRST]
@@ -165,12 +170,12 @@ class Trace:
 
 
 def _characters(symbolic: str) -> str:
-    """Return the characters of symbolic text as plain text."""
+    """Return the characters of `symbolic` as a plain `str`."""
     return "".join((symbolic, ""))
 
 
 def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return `args`; raise `RefusalError` unless they are hashable and without unknown text."""
+    """Return `args`. Raise `RefusalError` if one is not hashable or contains unknown text."""
     for arg in args:
         if type(arg) is tuple:
             _plain(arg)
@@ -180,7 +185,7 @@ def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class SymbolicText(str):  # noqa: PLW1641 (its hash refuses: see below)
-    """Text with unknown parts; as a `str` it holds the characters that stand for them."""
+    """Text with unknown parts. As a `str`, it has one character in the place of each part."""
 
     __slots__ = ("_trace",)
     _trace: Trace
@@ -219,26 +224,30 @@ class SymbolicText(str):  # noqa: PLW1641 (its hash refuses: see below)
         return self._trace.ask("contains", _characters(self), part)
 
     def startswith(self, prefix: Any, *args: Any) -> bool:
-        """Record the question, and return the answer."""
+        """Return the answer for the current record, and record the question."""
         return self._trace.ask("startswith", _characters(self), prefix, *args)
 
     def endswith(self, suffix: Any, *args: Any) -> bool:
-        """Record the question, and return the answer."""
+        """Return the answer for the current record, and record the question."""
         return self._trace.ask("endswith", _characters(self), suffix, *args)
 
     def split(self, sep: Any = None, maxsplit: Any = -1) -> SymbolicParts:  # type: ignore[override]
-        """Return the parts, of which a template may take the first and the last."""
+        """Return the parts of this text. A template may use only the first and the last part."""
         return SymbolicParts(self, sep, maxsplit)
 
     def replace(self, old: Any, new: Any, *args: Any) -> SymbolicText:
-        """Derive a text; refuse one that may be much longer, as derived texts are not counted."""
+        """Return the derived text in which `new` replaces `old`.
+
+        Raise `RefusalError` if the result may be much longer, because derived texts are not
+        counted.
+        """
         if not isinstance(old, str) or not isinstance(new, str) or len(new) > 8 * len(old):
             raise RefusalError("it replaces text with much more")
         return self._trace.derive("replace", _characters(self), old, new, *args)
 
 
 class SymbolicParts:
-    """Result of `SymbolicText.split`: a list of unknown length."""
+    """Result of `SymbolicText.split`, a list of unknown length."""
 
     __slots__ = ("_args", "_text")
 
@@ -261,7 +270,7 @@ class SymbolicParts:
 
 
 class SymbolicObject(dict[str, Any]):
-    """An object of a record (arguments of a call, a tool), which can be turned into JSON whole."""
+    """Object of a record (arguments of a call, or a tool), which may only be turned into JSON."""
 
     __slots__ = ("_text",)
     _text: SymbolicText
@@ -274,9 +283,9 @@ class SymbolicObject(dict[str, Any]):
 
 
 def to_json(value: SymbolicText | SymbolicObject, *args: Any) -> SymbolicText:
-    """Return the JSON of `value`; `args` are those of the operation "json".
+    """Return the JSON text of `value`; `args` are those of the operation "json".
 
-    This is not a method of the classes, since templates could call it.
+    This is not a method of the classes, because templates could call a method.
     """
     text = value._text if isinstance(value, SymbolicObject) else value
     return text._trace.derive("json", _characters(text), *args)
@@ -311,7 +320,10 @@ _HARMLESS = {
 
 
 def _close(kind: type, base: type) -> None:
-    """Define each method of `base` that `kind` lacks, unless harmless: derive, ask or refuse."""
+    """Define each method of `base` that `kind` does not define, except harmless methods.
+
+    The new methods derive a text, ask a question, or raise `RefusalError`.
+    """
     for name in dir(base):
         if name in _HARMLESS or name in vars(kind):
             continue
