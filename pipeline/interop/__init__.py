@@ -1,1 +1,1 @@
-"""Conversion between datasets of dataprep, directories of JASPER and single files."""
+"""Conversion between datasets of dataprep, directories of JASPER, and single files."""

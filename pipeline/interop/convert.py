@@ -2,8 +2,8 @@
 
 Every conversion passes through a dataset directory. A source in another layout is first imported,
 with all checks, into a hidden directory beside the target. The complete result is renamed to the
-target, which must not exist. A killed run leaves the hidden directory behind; the next run with the
-same target removes it.
+target, which must not exist. A killed run leaves the hidden directory behind, and the next run with
+the same target removes it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ _SUFFIXES: dict[str, DatasetLayout] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConvertReport:
-    """Result of `convert`; `bytes` is its size, `notes` are on lost or doubtful data."""
+    """Result of `convert`.
+
+    `bytes` is the size of the new dataset. `notes` are messages about lost or doubtful data.
+    """
 
     source: Path
     path: Path
@@ -63,7 +66,7 @@ class ConvertReport:
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields, for ``--json``."""
+        """Return the fields as a dict, for ``--json``."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -77,17 +80,18 @@ def convert(
     gzip: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> ConvertReport:
-    """Convert the dataset in `source` to another layout in `out`, which must not hold anything yet.
+    """Convert the dataset in `source` to another layout in `out`, which must be missing or empty.
 
     The layout of `source` is detected from its content. `to` is ``"dataprep"``, ``"jasper"``,
-    ``"safetensors"`` or ``"hdf5"``; by default the suffix of `out` decides, and without a known
-    suffix it is ``"dataprep"``. `prefer` (``"pt"`` or ``"hdf5"``) chooses the form to read where a
-    directory of JASPER holds both and they differ. `gzip` compresses HDF5. `progress` is called
-    with the bytes done and the bytes in all.
+    ``"safetensors"`` or ``"hdf5"``. By default the suffix of `out` decides, and without a known
+    suffix the layout is ``"dataprep"``. `prefer` (``"pt"`` or ``"hdf5"``) chooses the form to read
+    if a directory of JASPER has both forms and they differ. `gzip` compresses HDF5. The function
+    `progress` is called with the number of bytes done and their total number.
 
-    Raises `InputError` for faults in files of other programs, `IntegrityError` for damage in files
-    of dataprep, `UsageError` for invalid arguments. A step, import or export, reads and writes all
-    bytes once. Memory is that of a block, and about 40 bytes a keyword for the lists of JASPER.
+    Raise `InputError` for problems in files of other programs, `IntegrityError` for damage in files
+    of dataprep, and `UsageError` for invalid arguments. Each step, import or export, reads and
+    writes all bytes once. The memory needed is that of a block of rows, and for the keyword lists
+    of JASPER about 40 bytes per keyword.
 
         >>> convert("jasper_dataset", "pairs").rows                    # doctest: +SKIP
         100000
@@ -161,7 +165,7 @@ def _export(
 
 
 class _Count:
-    """Sum of the bytes moved so far, which it reports to `progress`."""
+    """Number of bytes moved so far, which is reported to the function `progress`."""
 
     def __init__(self, *, total: int, progress: Callable[[int, int], None] | None) -> None:
         self._done, self._total, self._progress = 0, total, progress
@@ -209,7 +213,10 @@ def _check(
 
 @contextlib.contextmanager
 def _staging(out: Path) -> Iterator[Path]:
-    """Create a hidden directory beside `out`; remove it at the end of the block."""
+    """Yield a new hidden directory beside `out`, and remove it at the end of the block.
+
+    Raise `StorageError` if the parent directory of `out` does not exist.
+    """
     parent = out.absolute().parent
     if not parent.is_dir():
         raise StorageError(
@@ -228,7 +235,7 @@ def _staging(out: Path) -> Iterator[Path]:
 
 
 def _sweep(parent: Path, prefix: str) -> None:
-    """Remove the directories of killed runs of this host to the same target."""
+    """Remove the hidden directories that killed runs on this host left for the same target."""
     for path in parent.glob(f"{glob.escape(prefix)}.tmp-*"):
         if is_directory(path) and abandoned(path.name.removeprefix(prefix)):
             with contextlib.suppress(StorageError, OSError):  # a directory that stays does no harm

@@ -1,4 +1,4 @@
-"""Detection of the layout of a dataset, by content and never by the name of its file."""
+"""Detection of the layout of a dataset from its content, not from the name of its file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAYOUTS: dict[DatasetLayout, str] = {
 
 
 def detect(path: Path) -> DatasetLayout:
-    """Return the layout of `path`; raise `InputError` if it is none of `LAYOUTS`."""
+    """Return the layout of `path`. Raise `InputError` if it is not one of `LAYOUTS`."""
     if not path.exists():
         raise InputError(
             "there is no such file or directory", where=str(path), code="E_NOT_FOUND",

@@ -1,16 +1,17 @@
-"""HDF5 files: opened with checks, and used to hold a whole dataset.
+"""HDF5 files: opening them with checks, and storing a whole dataset in one of them.
 
 In a file of dataprep, the arrays of pairs are in the same groups as in JASPER's dataset.h5
 (``embeddings/questions``, ...), except that keyword ids are two data sets, ids and offsets. Other
-arrays are ``arrays/NAME``, splits ``splits/NAME``, and all other files, with config.json, are byte
-arrays ``files/NAME``. Data sets are chunked. Compression with gzip is optional: it saves about 7 %
-of vectors and makes writing many times slower. bfloat16 is stored as uint16 with an attribute
-``dtype``. No times are stored, so one version of HDF5 writes equal files for equal datasets.
+arrays are ``arrays/NAME``, and splits are ``splits/NAME``. All other files, including config.json,
+are byte arrays ``files/NAME``. Data sets are chunked. Compression with gzip is optional: it saves
+about 7 % of vectors and makes writing many times slower. bfloat16 is stored as uint16 with an
+attribute ``dtype``. No times are stored, so one version of HDF5 writes equal files for equal
+datasets.
 
-A file is not trusted. Links into other files and data sets stored in other files are refused, and
-so is a data set that claims more bytes than gzip can compress into the bytes that are stored. The
-file is opened for each block that is read, since an HDF5 handle does not work in a forked or
-spawned process.
+A file is not trusted. Three things are refused: links into other files, data sets stored in other
+files, and a data set that claims more bytes than gzip could compress into its stored bytes. The
+file is opened again for each block that is read, because an HDF5 handle does not work in a forked
+or spawned process.
 """
 
 from __future__ import annotations
@@ -100,7 +101,11 @@ def _import_h5py() -> Any:
 
 @contextlib.contextmanager
 def open_file(path: Path) -> Iterator[h5py.File]:
-    """Open `path` for reading, with a cache of a few chunks; close it after the block."""
+    """Open the HDF5 file `path` for reading, and close it at the end of the block.
+
+    Raise `InputError` if h5py cannot read the file, and `UsageError` if h5py is not installed. The
+    file has a cache of a few chunks.
+    """
     h5py = _import_h5py()
     open_ordinary(path, path.name).close()
     with decoding_hdf5(path.name):
@@ -113,12 +118,15 @@ def open_file(path: Path) -> Iterator[h5py.File]:
 
 
 def decoding_hdf5(where: str) -> contextlib.AbstractContextManager[None]:
-    """Return a context that turns errors of h5py into an `InputError` about `where`."""
+    """Return a context that turns errors of h5py into an `InputError` about the file `where`."""
     return decoding(where, "HDF5 file", code="E_LAYOUT", remedy=_AGAIN)
 
 
 def group(file: h5py.File, place: str) -> h5py.Group:
-    """Return the group at the path `place`; only hard links are followed."""
+    """Return the group at the path `place` in the file, following only hard links.
+
+    Raise `InputError` if there is no such group.
+    """
     found = _found(file, place)
     if not isinstance(found, _import_h5py().Group):
         raise damaged(_name(file), f"{place} is not a group")
@@ -126,10 +134,10 @@ def group(file: h5py.File, place: str) -> h5py.Group:
 
 
 def data_set(file: h5py.File, place: str) -> h5py.Dataset:
-    """Return the data set at the path `place`.
+    """Return the data set at the path `place` in the file.
 
-    Raises `InputError` if its numbers are in another file, or claim more bytes than this file
-    holds.
+    Raise `InputError` if there is no such data set, if its numbers are in another file, or if it
+    claims more bytes than this file can contain.
     """
     found = _found(file, place)
     name = _name(file)
@@ -159,7 +167,10 @@ def _found(file: h5py.File, place: str) -> Any:
 
 
 def array_at(file: h5py.File, place: str) -> FileArray:
-    """Return the data set at the path `place` as an array whose rows are read on demand."""
+    """Return the data set at the path `place` as an array whose rows are read on demand.
+
+    Raise `InputError` as `data_set` does, and if dataprep has no numbers of this type.
+    """
     found = data_set(file, place)
     name = f"{_name(file)}:{place}"
     if found.dtype.str not in _STORED or not found.shape:
@@ -177,7 +188,7 @@ def _name(file: h5py.File) -> str:
 
 
 def damaged(where: str, problem: str) -> DataprepError:
-    """Return the error of an HDF5 file that is damaged or has another layout."""
+    """Return the error for an HDF5 file that is damaged or has another layout."""
     return InputError(problem, where=where, code="E_LAYOUT", remedy=_AGAIN)
 
 
@@ -190,8 +201,8 @@ def export_hdf5(
 ) -> None:  # fmt: skip
     """Write the dataset in `source`, which `manifest` describes, to the new file `path`.
 
-    `compress` selects gzip. Raises `IntegrityError` if a file of the dataset is not the one that
-    was built, `UsageError` without h5py.
+    `compress` selects gzip. Raise `IntegrityError` if a file of the dataset was changed after the
+    build, and `UsageError` if h5py is not installed.
     """
     h5py = _import_h5py()
     tensors, config = tensors_of(manifest), read(source)
@@ -210,7 +221,7 @@ def export_hdf5(
 
 
 def _while_writable(blocks: Iterator[memoryview], sink: _FileSink) -> Iterator[memoryview]:
-    """Yield `blocks`; raise a failure of `sink` before the next block is read."""
+    """Yield `blocks`. Raise the error of a failed write to `sink` before reading the next block."""
     for block in blocks:
         sink.check()
         yield block
@@ -244,9 +255,9 @@ def _place_of(name: str) -> str:
 
 
 def read_config(path: Path) -> bytes:
-    """Return the config.json that the file `path` holds.
+    """Return the bytes of the config.json that is stored in the HDF5 file `path`.
 
-    Raises `InputError` if the file holds no dataset of dataprep.
+    Raise `InputError` if the file does not contain a dataset of dataprep.
     """
     with open_file(path) as file, decoding_hdf5(path.name):
         if "files" not in file or CONFIG_NAME not in group(file, "files"):
@@ -265,7 +276,7 @@ def read_config(path: Path) -> bytes:
 
 
 def require_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Raise `InputError` unless the file holds all `tensors`, with their types and shapes."""
+    """Raise `InputError` unless the file contains all `tensors`, with their types and shapes."""
     with open_file(path) as file, decoding_hdf5(path.name):
         for tensor in tensors.values():
             _require(file, tensor)
@@ -281,7 +292,7 @@ def _require(file: h5py.File, tensor: Tensor) -> None:
 
 
 def read_rows(path: Path, tensor: Tensor, start: int, stop: int) -> npt.NDArray[Any]:
-    """Return rows `start` to `stop` - 1 of `tensor`; open and close the file."""
+    """Return rows `start` to `stop` - 1 of `tensor`. The file is opened and closed again."""
     with open_file(path) as file, decoding_hdf5(path.name):
         _require(file, tensor)
         rows: npt.NDArray[Any] = array_at(file, _place_of(tensor.name)).read(start, stop)
@@ -291,9 +302,9 @@ def read_rows(path: Path, tensor: Tensor, start: int, stop: int) -> npt.NDArray[
 class _FileSink:
     """New file that h5py writes through, used as a context manager.
 
-    HDF5 cannot close a file after a failed write, and crashes the process when it exits. So a
-    failed write is reported to HDF5 as done, and later writes are dropped; when HDF5 has closed the
-    file, the end of the block raises the first failure as a `StorageError`.
+    HDF5 cannot close a file after a failed write, and then crashes the process at exit. So HDF5 is
+    not told about a failed write, and later writes are dropped. The end of the block, when HDF5 has
+    closed the file, raises the first failure as a `StorageError`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -302,7 +313,7 @@ class _FileSink:
         self._file = create_file(path)
 
     def check(self) -> None:
-        """Raise the first failure as a `StorageError`, if there was one."""
+        """Raise `StorageError` if a write has failed."""
         if self.failure is not None:
             with storage_errors(self.path):
                 raise self.failure

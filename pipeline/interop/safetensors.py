@@ -1,9 +1,9 @@
 """Datasets in one .safetensors file.
 
-The metadata of the file holds config.json under the key ``dataprep``. The tensors are those of
-`tensors_of`, ordered by size of a number, the largest first, and by name, so every tensor is
-aligned and equal datasets give equal bytes. Any reader of the format reads the arrays. Memory is
-that of a block.
+The metadata of the file has config.json under the key ``dataprep``. The tensors are those of
+`tensors_of`, sorted by the size of a number, the largest first, and then by name. So every tensor
+is aligned, and equal datasets give equal bytes. Any reader of the format can read the arrays. The
+memory needed is that of a block of rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _KEY = "dataprep"
 
 
 class DatasetHeader(NamedTuple):
-    """Header of a file that holds a dataset; `places` of tensors count from byte `begin`."""
+    """Header of a .safetensors file that contains a dataset.
+
+    The positions in `places` are relative to byte `begin` of the file.
+    """
 
     config: bytes
     begin: int
@@ -44,7 +47,7 @@ def export_safetensors(
 ) -> None:
     """Write the dataset in `source`, which `manifest` describes, to the new file `path`.
 
-    Raises `IntegrityError` if a file of the dataset is not the one that was built, `StorageError`
+    Raise `IntegrityError` if a file of the dataset was changed after the build, and `StorageError`
     if its config.json is too large for a header.
     """
     tensors = sorted(tensors_of(manifest).values(), key=lambda one: (-one.itemsize, one.name))
@@ -73,8 +76,8 @@ def export_safetensors(
 def read_header(path: Path) -> DatasetHeader:
     """Return the header of the file `path`.
 
-    Raises `InputError` if it holds no dataset of dataprep, `IntegrityError` if the header is
-    damaged or its tensors do not fill the file without gaps.
+    Raise `InputError` if the file does not contain a dataset of dataprep. Raise `IntegrityError` if
+    the header is damaged, or if its tensors do not fill the file without gaps.
     """
     with open_ordinary(path, path.name) as stream, storage_errors(path.name):
         size = os.fstat(stream.fileno()).st_size
@@ -102,7 +105,7 @@ def _require_filled(path: Path, places: dict[str, TensorPlace], size: int) -> No
 
 
 def require_tensors(path: Path, header: DatasetHeader, tensors: dict[str, Tensor]) -> None:
-    """Raise `IntegrityError` unless the file holds exactly `tensors`, of their types and shapes."""
+    """Raise `IntegrityError` unless the file has exactly these tensors, types and shapes."""
     if header.places.keys() != tensors.keys():
         odd = sorted(header.places.keys() ^ tensors.keys())[0]
         raise _damaged(path, f"its tensors are not those of its {CONFIG_NAME} ({odd})")
@@ -120,7 +123,10 @@ def require_tensors(path: Path, header: DatasetHeader, tensors: dict[str, Tensor
 def read_rows(
     path: Path, header: DatasetHeader, tensor: Tensor, start: int, stop: int
 ) -> npt.NDArray[Any]:
-    """Return rows `start` to `stop` - 1 of `tensor`; open and close the file."""
+    """Return rows `start` to `stop` - 1 of `tensor`. The file is opened and closed again.
+
+    Raise `IntegrityError` if the file ends before these rows.
+    """
     data = bytearray((stop - start) * tensor.row_bytes)
     left, first = memoryview(data), header.begin + header.places[tensor.name].data_offsets[0]
     with open_ordinary(path, path.name) as stream, storage_errors(path.name):

@@ -1,8 +1,8 @@
-"""A dataset in one file, .safetensors or HDF5: read by rows, or restored to a directory.
+"""Datasets in one file, .safetensors or HDF5, whose rows can be read or restored to a directory.
 
 Opening the file reads its config.json, and compares types, shapes and sizes with it, but reads no
 rows. The file does not stay open: each `read` opens it, so the object may be forked or pickled. For
-training, restore the directory (`dataprep convert`), which is mapped into memory.
+training, restore the directory (`dataprep convert`), which can be mapped into memory.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ ReadRows = Callable[[Tensor, int, int], npt.NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SingleFile:
-    """A dataset in one file: `config` is the text of its config.json, `tensors` are by name.
+    """Dataset in one file. `config` is the text of its config.json; `tensors` are by name.
 
-    The tensor of an array has the name of the array, that of a split ``splits/NAME``, that of any
-    other file ``files/NAME``.
+    The tensor of an array has the name of the array. The tensor of a split is ``splits/NAME``, and
+    the tensor of any other file is ``files/NAME``.
     """
 
     path: Path
@@ -44,9 +44,9 @@ class SingleFile:
     rows: ReadRows
 
     def read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return rows `start` to `stop` - 1 of the tensor `name`, a new array [n, *row shape].
+        """Return rows `start` to `stop` - 1 of the tensor `name`, in a new array [n, *row shape].
 
-        bfloat16 is returned as uint16. Raises `UsageError` for an unknown name, `IndexError` for
+        bfloat16 is returned as uint16. Raise `UsageError` for an unknown name, and `IndexError` for
         rows out of range.
         """
         tensor = self.tensors.get(name)
@@ -60,10 +60,10 @@ class SingleFile:
         return np.require(self.rows(tensor, start, stop), requirements="W")
 
     def restore(self, root: Path, done: Done | None = None) -> None:
-        """Write the files of the dataset, as they were before the export, into `root`.
+        """Write the files of the dataset into the empty directory `root`, as before the export.
 
-        `root` must be an empty directory. Raises `IntegrityError` unless every file has the SHA-256
-        that config.json records.
+        The function `done` is called with numbers of bytes. Raise `IntegrityError` unless every
+        file has the SHA-256 that config.json records.
         """
         restore(root, self.config, self.tensors, self.read, where=self.path.name, done=done)
 
@@ -71,13 +71,13 @@ class SingleFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing: no file is open."""
+        """Do nothing, because no file is open."""
 
 
 def open_single(path: str | Path) -> SingleFile:
     """Open `path`, a .safetensors or HDF5 file that `dataprep convert` wrote.
 
-    Raises `InputError` or `IntegrityError` if it is damaged or holds no dataset.
+    Raise `InputError` or `IntegrityError` if the file is damaged or does not contain a dataset.
     """
     path = local_path(path).absolute()
     rows: ReadRows

@@ -1,13 +1,13 @@
-"""Tensors of a dataset: the form in which a single file holds it, and from which it is restored.
+"""Tensors of a dataset: the form in which a dataset is stored in a single file.
 
 Every file of a dataset except config.json is part of one tensor. The shards of an array are joined
 in the tensor with the name of the array, the index of a split is the tensor ``splits/NAME``, and
 the bytes of any other file are the tensor ``files/NAME``. The other bytes of a file (the header of
-.npy, the head and tail of a torch archive) follow from config.json, so the tensors and config.json
-are all that is needed to restore every file byte for byte.
+.npy, the head and tail of a torch archive) follow from config.json, so every file can be restored
+byte for byte from the tensors and config.json.
 
-Both directions compare the SHA-256 of every file with config.json: a damaged dataset is not
-exported, and a damaged file is not restored. Memory is that of a block.
+Export and restoration compare the SHA-256 of every file with config.json: a damaged dataset is not
+exported, and a damaged file is not restored. The memory needed is that of a block of rows.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Done = Callable[[int], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileArray:
-    """Array in a file, of which rows are read on demand."""
+    """Array in a file, whose rows are read on demand."""
 
     file: str
     """Name for messages."""
@@ -73,16 +73,19 @@ class FileArray:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows."""
+        """Number of rows."""
         return self.shape[0]
 
     @property
     def row(self) -> tuple[int, ...]:
-        """Return the shape of a row."""
+        """The shape of a row."""
         return self.shape[1:]
 
     def blocks(self, rows: int | None = None) -> Iterator[tuple[int, Array]]:
-        """Yield number of the first row, and rows, for blocks of `rows` rows; None: of 8 MiB."""
+        """Yield all rows in blocks, each with the number of its first row.
+
+        A block has `rows` rows, or by default about 8 MiB.
+        """
         step = rows or rows_of_block(self.dtype, self.row)
         for start in range(0, self.rows, step):
             yield start, self.read(start, min(start + step, self.rows))
@@ -90,6 +93,8 @@ class FileArray:
 
 def rows_of_block(dtype: str, row: tuple[int, ...]) -> int:
     """Return the number of rows in a block, for rows of shape `row` and type `dtype`.
+
+    A block has at most `BLOCK_BYTES` bytes, but at least one row.
 
     >>> rows_of_block("<f4", (1024,))
     2048
@@ -99,7 +104,7 @@ def rows_of_block(dtype: str, row: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FilePart:
-    """Part of a tensor that one file of the dataset holds, as `rows` rows."""
+    """Part of a tensor that is stored in one file of the dataset, with its number of rows."""
 
     entry: FileEntry
     rows: int
@@ -109,7 +114,10 @@ class FilePart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tensor:
-    """Named array that joins the rows of `parts`; `dtype` is one of `manifest.arrays.DTYPES`."""
+    """Named array that joins the rows of several files, which are its `parts`.
+
+    `dtype` is one of `manifest.arrays.DTYPES`.
+    """
 
     name: str
     dtype: str
@@ -118,17 +126,17 @@ class Tensor:
 
     @property
     def itemsize(self) -> int:
-        """Return the size of a number in bytes."""
+        """Size of a number in bytes."""
         return np.dtype(storage_dtype(self.dtype)).itemsize
 
     @property
     def row_bytes(self) -> int:
-        """Return the size of a row in bytes."""
+        """Size of a row in bytes."""
         return prod(self.shape[1:]) * self.itemsize
 
     @property
     def bytes(self) -> int:
-        """Return the size of all rows in bytes."""
+        """Size of all rows in bytes."""
         return self.shape[0] * self.row_bytes
 
 
@@ -154,7 +162,7 @@ def tensors_of(manifest: ArrayManifest) -> dict[str, Tensor]:
 
 
 def _head(part: FilePart) -> bytes:
-    """Return the bytes of the file before its rows."""
+    """Return the bytes of the file that precede its rows, such as the header of a .npy file."""
     if part.kind == "array":
         dtype, shape = str(part.entry.dtype), part.entry.shape or ()
         return npy.header(dtype, shape, npy.begin(part.entry.bytes, dtype, shape) or npy.PAGE)
@@ -162,10 +170,10 @@ def _head(part: FilePart) -> bytes:
 
 
 def read_blocks(root: Path, tensor: Tensor, done: Done | None = None) -> Iterator[memoryview]:
-    """Yield the bytes of `tensor` in blocks of whole rows, from the dataset in `root`.
+    """Yield the bytes of `tensor` in blocks of whole rows, read from the dataset in `root`.
 
-    Raises `IntegrityError` if a file has not the SHA-256 of config.json; it is known only at the
-    end of that file, after its blocks.
+    Raise `IntegrityError` if the SHA-256 of a file differs from config.json. It is compared after
+    the last block of the file.
     """
     for part in tensor.parts:
         with open_ordinary(root / part.entry.name, part.entry.name) as stream:
@@ -224,10 +232,11 @@ def restore(
     where: str,
     done: Done | None = None,
 ) -> None:
-    """Write the dataset of `config` (config.json) and `tensors` into `root`, an empty directory.
+    """Write the dataset of `config` (config.json) and `tensors` into the empty directory `root`.
 
-    ``read(name, start, stop)`` returns rows of a tensor. Raises `IntegrityError` about `where`
-    unless every file has the SHA-256 of config.json; after an error `root` must not be used.
+    ``read(name, start, stop)`` returns rows of a tensor. Raise `IntegrityError` about `where`
+    unless every file has the SHA-256 that config.json records. After an error the files in `root`
+    must not be used.
     """
     folders = folders_of(part.entry.name for one in tensors.values() for part in one.parts)
     folders |= {name for name in tensors if "/" not in name}  # arrays without rows

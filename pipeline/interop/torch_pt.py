@@ -1,10 +1,10 @@
-"""`.pt` files that hold a tensor or a list of lists of integers: reader and writer.
+"""Reader and writer of `.pt` files that contain a tensor or a list of lists of integers.
 
 Files are read by `read.torch_file`, which runs no code from them. The writer makes archives that
-torch.load reads: like those of `formats.files.index_file`, but for any type and shape. They store
-no time, so equal rows give equal bytes, and their numbers begin at a multiple of 64 bytes, so that
-``torch.load(path, mmap=True)`` maps them. Memory is that of a block for a tensor, and about 40
-bytes a number for lists.
+torch.load reads. They are like those of `formats.files.index_file`, but have any type and shape.
+They store no time, so equal rows give equal bytes. Their numbers begin at a multiple of 64 bytes,
+so that ``torch.load(path, mmap=True)`` can map them. The memory needed is that of a block of rows
+for a tensor, and about 40 bytes per number for lists.
 
 Format: https://github.com/pytorch/pytorch/blob/main/docs/source/notes/serialization.rst
 """
@@ -54,7 +54,10 @@ Ids = npt.NDArray[np.int64]
 
 
 def open_tensor(path: Path) -> FileArray:
-    """Map the tensor in the file `path`; raise `InputError` if the file holds anything else."""
+    """Return the tensor in the file `path`, mapped into memory.
+
+    Raise `InputError` if the file does not contain one tensor of a known type.
+    """
     tensor = _load(path, "torch.as_tensor(torch.load(f, weights_only=False))")
     problem = rows_problem(tensor, path.stat().st_size)
     if problem is not None:
@@ -66,15 +69,18 @@ def open_tensor(path: Path) -> FileArray:
 
 
 def read_lists(path: Path) -> tuple[Ids, Ids]:
-    """Return the list of lists of integers in the file `path`, as `require_lists` does."""
+    """Return the list of lists of integers in the file `path` as offsets and numbers.
+
+    See `require_lists` for the arrays and the errors.
+    """
     value = _load(path, "[[int(i) for i in r] for r in torch.load(f, weights_only=False)]")
     return require_lists(value, path.name, path.stat().st_size)
 
 
 def _load(path: Path, plain: str) -> Any:
-    """Return the content of the file `path`.
+    """Return the content of the file `path`. Raise `InputError` if reading it would run code.
 
-    `plain` is a Python expression for the error message: it loads the file ``f`` as plain data.
+    `plain` is a Python expression for the error message. It loads the file ``f`` as plain data.
     """
     open_ordinary(path, path.name).close()
     trust = "Loading it could run anything: only if you trust who made it, rewrite it as plain data"
@@ -82,10 +88,10 @@ def _load(path: Path, plain: str) -> Any:
 
 
 def require_lists(value: Any, file: str, size: int) -> tuple[Ids, Ids]:
-    """Return `value`, a list of lists of integers, as offsets [lists + 1] and numbers [total].
+    """Return a list of lists of integers as offsets [lists + 1] and numbers [total].
 
-    Raises `InputError` about `file` for any other value, and for lists with more numbers than a
-    file of `size` bytes can hold.
+    Raise `InputError` about `file` if `value` is anything else, or if its lists have more numbers
+    than a file of `size` bytes can contain.
 
     >>> require_lists([[5, 2], [], [7]], "pair_keyword_ids.pt", 100)
     (array([0, 2, 2, 3]), array([5, 2, 7]))
@@ -108,7 +114,10 @@ def require_lists(value: Any, file: str, size: int) -> tuple[Ids, Ids]:
 
 
 def _odd(value: Any, *wanted: type) -> str:
-    """Return the type of `value`, or of its first item that has none of the types `wanted`."""
+    """Return the type of an unexpected value, in words for an error.
+
+    If `value` is a list, the type is that of its first item whose type is not in `wanted`.
+    """
     if isinstance(value, list | tuple):
         value = next(one for one in value if type(one) not in wanted)
     return f"a {type(value).__name__}"
@@ -127,9 +136,10 @@ def _not_lists(file: str, problem: str) -> InputError:
 def write_tensor(
     path: Path, blocks: Iterable[bytes | memoryview], dtype: str, shape: tuple[int, ...]
 ) -> None:
-    """Write the tensor of `dtype` and `shape` whose bytes are `blocks` to the new file `path`.
+    """Write a tensor of `dtype` and `shape` to the new file `path`.
 
-    Raises `ValueError` for a type that torch lacks, and for a wrong number of bytes.
+    `blocks` are the bytes of its numbers. Raise `ValueError` for a type that torch does not have,
+    and for a wrong number of bytes.
     """
     if dtype not in _STORAGES:
         raise ValueError(f"torch has no tensors of {dtype}")
@@ -155,7 +165,7 @@ def write_lists(path: Path, lists: list[list[int]]) -> None:
 
 @contextlib.contextmanager
 def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Create an archive at `path`, to be filled in the block."""
+    """Yield a new torch archive at `path`, to which the block adds members."""
     with FileWriter(path) as writer:
         with zipfile.ZipFile(writer, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[call-overload]
             yield archive
@@ -168,7 +178,7 @@ def _member(name: str) -> zipfile.ZipInfo:
 
 
 def _numbers(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
-    """Return the archive member for the numbers, padded so that they are aligned."""
+    """Return the archive member for the numbers, padded so that the numbers are aligned."""
     member = _member("data/0")
     at = archive.fp.tell() + _BEFORE + len(member.filename) + 4  # type: ignore[union-attr]
     size = -at % _ALIGN
@@ -177,7 +187,7 @@ def _numbers(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
 
 
 def _pickle(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Return the bytes that torch.save pickles for a contiguous tensor."""
+    """Return the bytes that torch.save pickles for a contiguous tensor without its numbers."""
     strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
     storage = b"(X\x07\x00\x00\x00storagectorch\n%bStorage\n" % _STORAGES[dtype].encode()
     return b"".join(
@@ -195,5 +205,5 @@ def _tuple(values: Iterable[int]) -> bytes:
 
 
 def _long(value: int) -> bytes:
-    """Return the pickle opcode LONG1 for an integer of eight bytes."""
+    """Return the pickle opcode LONG1 with an integer of eight bytes."""
     return b"\x8a\x08" + struct.pack("<q", value)

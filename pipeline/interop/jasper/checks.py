@@ -1,7 +1,7 @@
 """Checks of the arrays of JASPER before they are imported: shapes, ranges, references, splits.
 
-Arrays are read in blocks of rows, so memory is that of a block. The first fault is raised as an
-`InputError` that names the file, the row, the value and the limit.
+Arrays are read in blocks of rows, so the memory needed is that of a block. The first problem is
+raised as an `InputError` that names the file, the row, the value and the limit.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Array = npt.NDArray[Any]
 
 
 def check_shapes(columns: Mapping[str, FileArray], config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the sizes Q, S, K, C, P, N and D (see `names`), by letter.
+    """Return the sizes Q, S, K, C, P, N and D of a dataset (see `names`), by letter.
 
-    Raises `InputError` if an array has another type, or a size that differs from that of other
-    arrays or of config.json.
+    Raise `InputError` if the type of an array is wrong, or if one of its sizes differs from that in
+    another array or in config.json.
     """
     sizes: dict[str, int] = {}
     origin: dict[str, str] = {}  # where each size comes from
@@ -58,7 +58,7 @@ def check_shapes(columns: Mapping[str, FileArray], config: Mapping[str, Any]) ->
 def check_pairs(columns: Mapping[str, FileArray], sizes: Mapping[str, int]) -> None:
     """Raise `InputError` unless all numbers are finite and in range.
 
-    The source of a pair must not be among its negatives.
+    Raise it also if the source of a pair is among the negatives of the pair.
     """
     for name in ARRAYS:
         if columns[name].dtype != "<i8":
@@ -90,7 +90,8 @@ def check_keywords(offsets: Ids, ids: Ids, file: str, sizes: Mapping[str, int]) 
 def check_splits(splits: Mapping[str, Ids], files: Mapping[str, str], pairs: int) -> Ids:
     """Return the numbers of the pairs that are in no split.
 
-    Raises `InputError` for a number out of range, and for a pair in two splits or twice in one.
+    Raise `InputError` if a number is out of range, or if a pair is in two splits or twice in the
+    same split.
     """
     owner = np.full(pairs, -1, np.int8)
     names = list(splits)
@@ -146,7 +147,7 @@ def _require_inside(
 ) -> None:
     """Raise `InputError` for the first number that is not from `low` to `limit` - 1.
 
-    `place` selects a column of a two-dimensional array; None: the whole array.
+    `place` selects a column of a two-dimensional array. By default the whole array is checked.
     """
     for start, block in column.blocks():
         found = block if place is None else block[:, place]
@@ -170,7 +171,7 @@ def _require_between(column: FileArray, low: float, high: float, slack: float) -
 
 
 def _require_no_positive(columns: Mapping[str, FileArray]) -> None:
-    """Raise `InputError` where the source of a pair is among its negatives."""
+    """Raise `InputError` if the source of a pair is among the negatives of the pair."""
     for start, negatives in columns["hard_negatives"].blocks(_ROWS):
         positives = columns["pair_index"].read(start, start + len(negatives))[:, 1:]
         bad = np.argwhere(negatives == positives)

@@ -1,10 +1,9 @@
-"""Conversion of JASPER's steering probabilities and curriculum to a curriculum of dataprep, and
-back.
+"""Conversion between the curriculum of dataprep and JASPER's steering probabilities and curriculum.
 
 JASPER's builder and loader use different keys. The builder writes ``mode``, ``start_distance``,
 ``end_distance`` and ``warmup_epochs``. The loader reads only ``zero_prob_start`` (default 0.5),
-``zero_prob_end`` (0.1) and ``epochs_total`` (100), and moves the probability of ``zero`` linearly
-whenever there is a curriculum.
+``zero_prob_end`` (0.1) and ``epochs_total`` (100), and changes the probability of ``zero`` linearly
+if there is a curriculum.
 
 ========================================  =========================================================
 JASPER                                    dataprep
@@ -17,8 +16,8 @@ start_distance, end_distance              nothing: JASPER's loader does not read
 warmup_epochs                             nothing, for the same reason
 ========================================  =========================================================
 
-dataprep follows ``mode``, although JASPER's loader ignores it; a note reports every curriculum that
-is therefore served differently. The original config.json is stored, for the conversion back.
+dataprep follows ``mode``, although JASPER's loader ignores it. If training is therefore different,
+a note reports it. The original config.json is stored for the conversion back.
 """
 
 from __future__ import annotations
@@ -38,7 +37,9 @@ _DEFAULTS: Mapping[str, float] = {"zero_prob_start": 0.5, "zero_prob_end": 0.1, 
 
 
 def from_jasper(config: Mapping[str, Any]) -> tuple[Curriculum, list[str]]:
-    """Return the curriculum of JASPER's config.json, and notes on doubtful keys.
+    """Return the curriculum that JASPER's config.json describes, and notes on doubtful keys.
+
+    Raise `InputError` if a value is invalid.
 
     >>> from_jasper({"steering_probabilities": {"zero": 1, "centroid": 0, "keyword": 0,
     ...                                         "residual": 0}})[0].mode
@@ -82,7 +83,7 @@ def _probabilities(found: Any) -> tuple[tuple[float, float, float, float], list[
 
 
 def _doubts(given: Mapping[str, Any], curriculum: Curriculum) -> list[str]:
-    """Return notes on where dataprep differs from JASPER's loader, or uses its defaults."""
+    """Return notes on differences from JASPER's loader, and on defaults used for missing keys."""
     notes = []
     values = (
         f"from {curriculum.zero_start:g} to {curriculum.zero_end:g} in {curriculum.epochs} epochs"
@@ -121,8 +122,8 @@ def _doubts(given: Mapping[str, Any], curriculum: Curriculum) -> list[str]:
 def to_jasper(curriculum: Curriculum) -> tuple[dict[str, float], dict[str, Any], list[str]]:
     """Return JASPER's steering_probabilities and curriculum, and notes on differences.
 
-    The curriculum has the mode and the keys of JASPER's loader. A fixed one gets equal start and
-    end: without them the loader would move from 0.5 to 0.1.
+    The curriculum has the mode and the keys that JASPER's loader reads. The start and the end of a
+    fixed curriculum are equal, because without them the loader would go from 0.5 to 0.1.
     """
     probabilities = dict(zip(VARIANTS, curriculum.probabilities, strict=True))
     start, end = curriculum.zero_start, curriculum.zero_end

@@ -3,7 +3,8 @@
 Every array becomes a `.pt` file with the same numbers, keyword ids become a pickled list of lists,
 and splits become NAME_idx.pt. If the dataset was imported from JASPER, config.json, inspection.json
 and the order of the splits are restored; otherwise config.json is derived from the manifest. Files
-that the layout has no place for are reported. Memory is a block, and about 40 bytes a keyword.
+for which the layout has no location are reported. The memory needed is that of a block of rows, and
+about 40 bytes per keyword.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ _OFFSETS = "pair_keyword_offsets"
 def export_jasper(
     manifest: ArrayManifest, source: Path, root: Path, *, done: Done | None = None
 ) -> list[str]:
-    """Write the dataset in `source`, which `manifest` describes, to `root`, an empty directory.
+    """Write the dataset in `source`, which `manifest` describes, to the empty directory `root`.
 
-    Returns notes on lost or doubtful data. Raises `UsageError` unless it is a dataset of pairs.
+    Return notes on lost or doubtful data. Raise `UsageError` unless it is a dataset of pairs, and
+    `IntegrityError` if one of its files is missing or was changed.
     """
     pairs = manifest.pairs
     if pairs is None:
@@ -77,7 +79,10 @@ def export_jasper(
 
 
 def _lost(tensors: dict[str, Tensor], pairs: dict[str, Any]) -> list[str]:
-    """Return the names of the tensors left over that an import would not create anew."""
+    """Return the names of the remaining tensors that are lost by the export.
+
+    Tensors that an import would create again are not lost.
+    """
     own = {"files/crc32.npy"} | ({f"splits/{UNASSIGNED}"} if FOREIGN in pairs else set())
     return [name.removeprefix("files/") for name in tensors if name not in own]
 
@@ -93,9 +98,10 @@ def _lists(offsets: npt.NDArray[Any], ids: npt.NDArray[Any]) -> list[list[int]]:
 
 
 def _write_splits(tensors: dict[str, Tensor], source: Path, root: Path) -> list[str]:
-    """Write the splits, in their original order if it is stored; take them out of `tensors`.
+    """Write the splits and remove them from `tensors`. Return notes for the user.
 
-    Returns notes on splits that JASPER's loader does not read.
+    A split keeps its original order if that order is stored. The notes name splits that JASPER's
+    loader does not read.
     """
     notes = []
     for name in [one.removeprefix("splits/") for one in tensors if one.startswith("splits/")]:
@@ -110,12 +116,12 @@ def _write_splits(tensors: dict[str, Tensor], source: Path, root: Path) -> list[
 
 
 def _in_order(source: Path, kept: Tensor, split: Tensor) -> bytes:
-    """Return the bytes of the pair numbers of a split in the original order."""
+    """Return the pair numbers of a split in their original order, as bytes of int64."""
     return b"".join(read_blocks(source, kept))[-split.bytes :]
 
 
 def _config(manifest: ArrayManifest, pairs: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the config.json for a dataset that JASPER did not make, and notes on it."""
+    """Return a config.json for a dataset that was not imported from JASPER, and notes on it."""
     curriculum = msgspec.convert(pairs.get("curriculum") or {}, Curriculum)
     probabilities, schedule, notes = to_jasper(curriculum)
     seed = manifest.options.get("seed", 0)

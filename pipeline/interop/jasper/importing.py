@@ -41,16 +41,16 @@ Ids = npt.NDArray[np.int64]
 
 
 def order_name(split: str) -> str:
-    """Return the name of the file with the original order of a split."""
+    """Return the name of the file that stores the original order of a split."""
     return f"{split}_order.npy"
 
 
 def import_jasper(
     directory: Path, root: Path, *, prefer: JasperForm | None = None, done: Done | None = None
 ) -> list[str]:
-    """Import `directory` as a dataset in `root`, an empty directory.
+    """Import `directory` as a dataset in the empty directory `root`.
 
-    Returns notes on doubtful data. Raises `InputError` for the first fault.
+    Return notes on doubtful data. Raise `InputError` for the first problem in the data.
     """
     with open_jasper(directory, prefer) as jasper:
         sizes = check_shapes(jasper.columns, jasper.config)
@@ -81,7 +81,7 @@ def import_jasper(
 def _write_arrays(
     writer: ArrayWriter, jasper: JasperDirectory, done: Done | None
 ) -> dict[str, str]:
-    """Write all arrays; return the SHA-256 of the numbers of each."""
+    """Write all arrays. Return the SHA-256 of the numbers of each array, by name."""
     digests = {}
     for name, rule in ARRAYS.items():
         column, digest = jasper.columns[name], hashlib.sha256()
@@ -123,9 +123,10 @@ def _write_splits(writer: ArrayWriter, jasper: JasperDirectory, rest: Ids) -> No
 def _inputs(
     directory: Path, jasper: JasperDirectory, digests: dict[str, str], pairs: int
 ) -> tuple[InputEntry, ...]:
-    """Return the inputs for config.json: each file, first the one whose rows are the pairs.
+    """Return the input files for config.json. The file whose rows are the pairs comes first.
 
-    `digests` has the SHA-256 of the numbers of each array; those of splits and config are added.
+    `digests` has the SHA-256 of the numbers of each array, by name. The digests of splits and of
+    config.json are added to it.
     """
     for name, rows in jasper.splits.items():
         digests[f"{name}_idx"] = hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()

@@ -1,9 +1,9 @@
 """Layout of a directory of JASPER: names of files and splits, types and shapes of arrays.
 
 The layout is that of the RAG_supporters package: its dataset of questions, steering vectors and
-sources with hard negatives. Arrays have the same names in a dataset of dataprep. In shapes, Q is
-the number of questions, S of sources, K of keywords, C of clusters, P of pairs, N of negatives for
-each pair, and D of numbers in a vector.
+sources with hard negatives. Arrays have the same names in a dataset of dataprep. Letters in shapes
+are numbers: Q of questions, S of sources, K of keywords, C of clusters, P of pairs, N of negatives
+for each pair, and D of numbers in a vector.
 """
 
 from __future__ import annotations
@@ -20,14 +20,20 @@ WHOLE = ("<i8",)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArraySchema:
-    """Type (one of `dtypes`) and shape (of integers and letters, see above) of an array."""
+    """Allowed types and the shape of an array of JASPER.
+
+    The shape consists of integers and of the letters that the module defines.
+    """
 
     dtypes: tuple[str, ...]
     shape: tuple[str | int, ...]
 
     @property
     def table(self) -> bool:
-        """Return whether pairs refer to the rows of the array, instead of being its rows."""
+        """Whether the array is a table to whose rows pairs refer.
+
+        Every other array has one row for each pair.
+        """
         return self.shape[0] != "P"
 
 

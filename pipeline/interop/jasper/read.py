@@ -1,7 +1,7 @@
-"""Reader of a directory of JASPER, in either form: `.pt` files, or dataset.h5.
+"""Reader of a directory of JASPER in one of its two forms: `.pt` files, or dataset.h5.
 
-Only tensors and lists are unpickled (see `torch_file`). If both forms exist, they must hold the
-same numbers, since JASPER's loader reads dataset.h5 even if the `.pt` files are newer. In
+Only tensors and lists are unpickled (see `torch_file`). If both forms exist, they must contain the
+same numbers, because JASPER's loader reads dataset.h5 even if the `.pt` files are newer. In
 dataset.h5, keyword ids are int32, in one data set for each pair. JASPER's loader ignores the splits
 in dataset.h5; this module reads them.
 """
@@ -43,7 +43,8 @@ class JasperDirectory:
     """Content of a directory of JASPER.
 
     The keyword ids of pair i are ``ids[offsets[i]:offsets[i + 1]]``. `files` has the names of
-    splits and keyword lists for messages; `left_out` names files that are not part of the layout.
+    splits and keyword lists for messages. `left_out` has the names of files that are not part of
+    the layout.
     """
 
     form: JasperForm
@@ -59,9 +60,10 @@ class JasperDirectory:
 
 @contextlib.contextmanager
 def open_jasper(directory: Path, prefer: JasperForm | None = None) -> Iterator[JasperDirectory]:
-    """Open `directory` for the time of the block; `prefer` chooses the form if both exist.
+    """Open `directory` until the end of the block.
 
-    Raises `InputError` for missing or invalid files. Without `prefer`, two forms must be equal.
+    `prefer` chooses the form if both forms exist. Raise `InputError` if files are missing or
+    invalid, or if `prefer` is None and the two forms differ.
     """
     forms: list[JasperForm] = []
     if any((directory / f"{name}.pt").exists() for name in ARRAYS):
@@ -121,7 +123,10 @@ def _open_h5(directory: Path) -> Iterator[JasperDirectory]:
 
 
 def _h5_lists(file: h5py.File, place: str, pairs: int, path: Path) -> tuple[Ids, Ids]:
-    """Return offsets and values of the lists in data sets 0, 1, ... of the group `place`."""
+    """Return the offsets and the values of the lists in the group `place`, as int64.
+
+    The data set of list number i has the name i. Raise `InputError` if there are not `pairs` lists.
+    """
     if len(group(file, place)) != pairs:
         raise damaged(f"{path.name}:{place}", f"has {len(group(file, place))} lists, not {pairs}")
     lists, left = [], path.stat().st_size
@@ -137,7 +142,7 @@ def _h5_lists(file: h5py.File, place: str, pairs: int, path: Path) -> tuple[Ids,
 
 
 def split_rows(column: FileArray) -> Ids:
-    """Return the pair numbers of a split; raise `InputError` unless `column` is int64 [n]."""
+    """Return the pair numbers of a split. Raise `InputError` unless `column` is int64 [n]."""
     if column.dtype != "<i8" or len(column.shape) != 1:
         raise InputError(
             f"expected a list of int64, found {column.dtype} {list(column.shape)}",
@@ -181,7 +186,10 @@ def _bytes_of(path: Path, limit: int) -> bytes:
 
 
 def _left_out(directory: Path, taken: set[str]) -> tuple[str, ...]:
-    """Return the names of the files that are part of neither form."""
+    """Return the names of the files in `directory` that belong to neither form, sorted.
+
+    The names in `taken` are left out, too.
+    """
     known = {f"{name}.pt" for name in (*ARRAYS, KEYWORDS)} | {f"{name}_idx.pt" for name in SPLITS}
     known |= {CONFIG_NAME, INSPECTION, H5_NAME} | taken
     with storage_errors(directory):
@@ -189,7 +197,10 @@ def _left_out(directory: Path, taken: set[str]) -> tuple[str, ...]:
 
 
 def _require_same(directory: Path, one: JasperDirectory, other: JasperDirectory) -> None:
-    """Raise `InputError` unless both forms, `one` from dataset.h5, hold the same numbers."""
+    """Raise `InputError` if the two forms of a directory contain different numbers.
+
+    `one` is read from dataset.h5, and `other` from `.pt` files.
+    """
     difference = _difference(one, other)
     if difference is None:
         return
@@ -203,7 +214,10 @@ def _require_same(directory: Path, one: JasperDirectory, other: JasperDirectory)
 
 
 def _difference(one: JasperDirectory, other: JasperDirectory) -> tuple[str, str] | None:
-    """Return a description of the first difference and its .pt file; None if there is none."""
+    """Return a description of the first difference and the name of its .pt file.
+
+    Return None if both forms are equal.
+    """
     for name, column in one.columns.items():
         found = _column_difference(column, other.columns[name])
         if found:
