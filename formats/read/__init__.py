@@ -1,1 +1,1 @@
-"""Reading of datasets with numpy: splits, documents, arrays, maps and plain reads."""
+"""Reading of datasets with numpy: splits, documents and arrays, with or without maps."""

@@ -1,6 +1,6 @@
-"""Reading a dataset of named arrays with numpy alone: rows of arrays, splits as row numbers.
+"""Reading of a dataset of named arrays with numpy alone: rows of arrays, and splits as row numbers.
 
-Rows are returned as copies. A batch of them is gathered by one fancy index over all shards (see
+Rows are returned as copies. A batch of rows is gathered by one fancy index over all shards (see
 `mapped`).
 """
 
@@ -31,8 +31,8 @@ Rows = npt.NDArray[np.int64]
 def open_arrays(path: str | os.PathLike[str], *, io: ReadBy | None = None) -> ArrayData:
     """Open the dataset of embeddings or pairs in the directory `path`.
 
-    `io` and the errors are those of `dataprep.open_dataset`. Costs a few milliseconds, whatever
-    the number of rows.
+    The argument `io` and the errors are those of `dataprep.open_dataset`. Opening takes a few
+    milliseconds for any number of rows.
 
         >>> data = open_arrays("vectors")                             # doctest: +SKIP
         >>> data.array("embedding").take(np.array([0, 7])).shape      # doctest: +SKIP
@@ -42,7 +42,7 @@ def open_arrays(path: str | os.PathLike[str], *, io: ReadBy | None = None) -> Ar
 
 
 class ArrayData(OpenDirectory[ArrayManifest, "ArraySplit"]):
-    """An open dataset of arrays: its manifest, its `arrays` and `splits` by name."""
+    """An open dataset of arrays: its manifest, and its `arrays` and `splits` by name."""
 
     def __init__(
         self, path: Path, manifest: ArrayManifest, guard: BuildGuard, io: ReadBy = "mmap"
@@ -61,14 +61,14 @@ class ArrayData(OpenDirectory[ArrayManifest, "ArraySplit"]):
         return self.manifest.kind
 
     def array(self, name: str) -> NamedArray:
-        """Return the array `name`; raise a `UsageError` that lists the arrays if there is none."""
+        """Return the array `name`. If there is none, raise a `UsageError` that lists the arrays."""
         try:
             return self.arrays[name]
         except KeyError:
             raise self._unknown("array", name, self.arrays, "E_FIELD") from None
 
     def close(self) -> None:
-        """Drop maps and open files; arrays that were handed out stay valid."""
+        """Drop maps and open files. Arrays that were returned before stay valid."""
         for array in self.arrays.values():
             array.stream.source.close()
         for split in self.splits.values():
@@ -84,7 +84,7 @@ class ArrayData(OpenDirectory[ArrayManifest, "ArraySplit"]):
 
 
 class NamedArray:
-    """One array: `rows` rows of shape `row_shape` and numpy type `dtype` (bfloat16: uint16)."""
+    """An array: `rows` rows of shape `row_shape` and numpy type `dtype` (uint16 for bfloat16)."""
 
     def __init__(self, files: Files, name: str, entry: ArrayEntry) -> None:
         self.name = name
@@ -105,24 +105,27 @@ class NamedArray:
         return self.rows
 
     def take(self, rows: Rows) -> Array:
-        """Return the rows numbered `rows` [k]: an owned array [k, *row_shape].
+        """Return a copy of the rows numbered `rows` [k]: an array [k, *row_shape].
 
-        Costs one memory copy, whatever the number of shards. Raises `IndexError` for a row outside
-        0 .. `rows` - 1.
+        This costs one memory copy for any number of shards. Raise `IndexError` for a row outside 0
+        .. `rows` - 1.
         """
         if len(rows) and self._width:
             check_inside(self._called, rows, 1, self.rows)
         return self.take_known(rows)
 
     def take_known(self, rows: Rows) -> Array:
-        """Return what `take` does, unchecked: a row number out of range gives some other row."""
+        """Return the same as `take`, but do not check the row numbers.
+
+        For a row number out of range, the result contains some other row.
+        """
         if len(rows) == 0 or self._width == 0:
             return np.empty((len(rows), *self.row_shape), self.dtype)
         found = self.stream.take_rows(rows)
         return found if self._vectors else found.reshape(len(rows), *self.row_shape)
 
     def read(self, start: int, stop: int) -> Array:
-        """Return rows `start` to `stop`: an owned array [stop - start, *row_shape]."""
+        """Return a copy of rows `start` to `stop` - 1: an array [stop - start, *row_shape]."""
         found = self.stream.read(start * self._width, stop * self._width)
         return found.reshape(stop - start, *self.row_shape)
 
@@ -131,7 +134,7 @@ class NamedArray:
 
 
 class ArraySplit:
-    """One split: an increasing list of row numbers."""
+    """Split of a dataset of arrays: an increasing list of row numbers."""
 
     def __init__(self, data: ArrayData, name: str, entry: RowSplit) -> None:
         self.data = data
@@ -141,7 +144,10 @@ class ArraySplit:
 
     @property
     def content_id(self) -> str:
-        """Hex digest of the content, equal for splits of equal content; seeds the sample orders."""
+        """Hex digest that is equal for splits of equal content.
+
+        It is the seed of the sample orders.
+        """
         return self.entry.content_id
 
     def __len__(self) -> int:
@@ -150,7 +156,7 @@ class ArraySplit:
     def rows(self, samples: Rows) -> Rows:
         """Return the row numbers of `samples` [k], which count from 0 in the split: int64 [k].
 
-        Raises `IndexError` for a sample outside 0 .. len - 1.
+        Raise `IndexError` for a sample outside 0 .. len - 1.
         """
         if len(samples) == 0:
             return np.empty(0, np.int64)

@@ -1,8 +1,8 @@
-"""Documents in windows of a split, found from the stored offsets alone.
+"""Positions of documents in windows of a split, computed from the stored offsets alone.
 
-No token is read, so the result does not depend on where documents contain an EOS.
-`Boundaries` finds shards by bisection, and documents by bisection in the mapped offsets of each
-shard: about 50 microseconds a batch, 10 more a shard, and 50 ns a document. `LoadedBoundaries`
+No token is read, so it does not matter where documents contain an EOS. `Boundaries` finds shards by
+binary search, and documents by binary search in the mapped offsets of each shard. This takes about
+50 microseconds for a batch, 10 more for each shard, and 50 ns for each document. `LoadedBoundaries`
 keeps all offsets in memory and takes a third of the time.
 """
 
@@ -30,9 +30,9 @@ _NONE = np.empty(0, np.int64)
 class Parts:
     """Parts of documents in consecutive windows: int64 arrays with one entry for each part.
 
-    Tokens `begin` to `begin + length` of the concatenated windows are tokens of document
-    `document` of the split. No part runs over the end of its window, a document without tokens has
-    no part, and all parts together cover all windows.
+    In the concatenated windows, the `length` tokens from `begin` on belong to document `document`
+    of the split. Each part lies in one window, a document without tokens has no part, and together
+    the parts cover all windows.
     """
 
     begin: Counts
@@ -51,8 +51,9 @@ class Parts:
 class _Pieces:
     """Windows cut at the ends of shards: int64 arrays with one entry for each piece, in order.
 
-    A piece is tokens `begin` to `last` of `shard`, and begins at `at` in the concatenated windows.
-    `shard` is a number where all pieces are in one shard, as in most batches.
+    A piece has the tokens `begin` to `last` (inclusive) of shard `shard`, and begins at position
+    `at` in the concatenated windows. If all pieces lie in one shard, as in most batches, `shard` is
+    an int.
     """
 
     shard: Counts | int
@@ -65,8 +66,9 @@ class _Pieces:
 class Boundaries:
     """Offsets of the documents of a split, looked up in the files of its shards.
 
-    `token_base` and `document_base` [shards + 1] are the first token and the first document of each
-    shard, and their number in all; `offsets(shard)` is the uint64 array in the file `files[shard]`.
+    The arrays `token_base` and `document_base` [shards + 1] hold the first token and the first
+    document of each shard, and the total number as the last entry. The function `offsets(shard)`
+    returns the uint64 array in the file `files[shard]`.
     """
 
     token_base: Counts
@@ -75,9 +77,9 @@ class Boundaries:
     files: Sequence[str]
 
     def parts(self, starts: Counts, length: int) -> Parts:
-        """Return the parts of the windows of `length` tokens at `starts`, all inside the split.
+        """Return the parts of documents in the windows of `length` tokens that begin at `starts`.
 
-        Raises `IntegrityError` for damaged offsets.
+        All windows must lie in the split. Raise `IntegrityError` for damaged offsets.
         """
         if len(starts) == 0 or length == 0:
             return Parts(begin=_NONE, length=_NONE, document=_NONE)
@@ -115,7 +117,10 @@ class Boundaries:
         )  # fmt: skip
 
     def _bisect(self, pieces: _Pieces) -> tuple[Counts, Counts]:
-        """Return the first document of each piece, and the one after its last, within its shard."""
+        """Return the first document of each piece and its last document + 1, numbered in its shard.
+
+        Raise `IntegrityError` for damaged offsets.
+        """
         # uint64 like the offsets: int64 keys would make numpy convert the whole array to float64.
         keys = np.concatenate([pieces.begin, pieces.last]).view(np.uint64).reshape(2, -1)
         after = np.empty(keys.shape, np.int64)
@@ -136,12 +141,12 @@ class Boundaries:
 
 
 def _each(shard: Counts | int, at: Any) -> Any:
-    """Return the shards of the entries `at`; `shard` may be one number for all entries."""
+    """Return the shards of the entries at index `at`. An int `shard` holds for all entries."""
     return shard[at] if isinstance(shard, np.ndarray) else shard
 
 
 def _groups(shard: Counts | int) -> Iterator[tuple[int, Any]]:
-    """Yield each shard that occurs in `shard`, and an index of its entries."""
+    """Yield each shard number that occurs in `shard`, with an index that selects its entries."""
     if not isinstance(shard, np.ndarray):
         yield shard, slice(None)
         return
@@ -153,7 +158,7 @@ def _groups(shard: Counts | int) -> Iterator[tuple[int, Any]]:
 
 
 def steps(begins: Counts, stop: int) -> Counts:
-    """Return the distances from each of `begins` to the next, and from the last to `stop`."""
+    """Return the distance from each of `begins` to the next, and from the last to `stop`."""
     out = np.empty_like(begins)
     np.subtract(begins[1:], begins[:-1], out=out[:-1])
     out[-1] = stop - begins[-1]
@@ -163,7 +168,8 @@ def steps(begins: Counts, stop: int) -> Counts:
 def ragged(first: Counts, stop: Counts) -> tuple[Counts, Counts, Counts]:
     """Concatenate the ranges first[i] .. stop[i] - 1, where stop[i] >= first[i].
 
-    Returns the range that each entry is from, the entries, and the start of each range among them.
+    Return three arrays: the range number i of each entry, the entries, and the position of the
+    first entry of each range.
 
     >>> [found.tolist() for found in ragged(np.array([5, 9, 2]), np.array([7, 9, 5]))]
     [[0, 0, 2, 2, 2], [5, 6, 2, 3, 4], [0, 2, 2]]
@@ -175,9 +181,10 @@ def ragged(first: Counts, stop: Counts) -> tuple[Counts, Counts, Counts]:
 
 
 class LoadedBoundaries:
-    """Offsets of all documents of a split in one array in memory, 8 bytes a document.
+    """Offsets of all documents of a split in one array in memory, 8 bytes for each document.
 
-    `starts` is int64 [documents + 1]: the first token of each document, and the end of the last.
+    The array `starts`, int64 [documents + 1], holds the first token of each document, and the end
+    of the last document.
 
     >>> held = LoadedBoundaries(np.array([0, 2, 2, 5]))
     >>> parts = held.parts(np.array([1]), 3)
@@ -190,7 +197,11 @@ class LoadedBoundaries:
 
     @classmethod
     def read(cls, boundaries: Boundaries) -> LoadedBoundaries:
-        """Read the offsets of all shards; raise `IntegrityError` unless they ascend to the end."""
+        """Read the offsets of all shards into memory.
+
+        Raise `IntegrityError` if the offsets of a shard decrease, or do not run from 0 to its
+        number of tokens.
+        """
         starts = np.empty(int(boundaries.document_base[-1]) + 1, np.int64)
         starts[-1] = boundaries.token_base[-1]
         for shard, file in enumerate(boundaries.files):

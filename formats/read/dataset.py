@@ -1,6 +1,6 @@
-"""Reading a dataset of tokens with numpy alone: splits, documents, tokens, provenance.
+"""Reading of a dataset of tokens with numpy alone: splits, documents, tokens, provenance.
 
-A split is one stream of tokens and one list of documents, however many shards it is stored in.
+A split is one stream of tokens and one list of documents, for any number of shards.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _OFFSETS = 1 << 12  # read at once in an iteration over documents
 def open_dataset(path: str | os.PathLike[str], *, io: ReadBy | None = None) -> Dataset:
     """Open the dataset in the directory `path`.
 
-    `io` selects how data is read. ``"mmap"`` maps the files, which is fastest. A block that the
-    disk cannot read then ends the process with SIGBUS, and so does a file that is truncated while
-    it is read, unless the check of its size, made at most every 10 ms, finds that first.
-    ``"pread"`` maps nothing, for file systems where maps are a hazard (network, FUSE): such a
-    failure is a `StorageError` or `IntegrityError` that names the file, and a window costs about 2
-    microseconds more. Both read the same data. None selects ``"pread"`` on network file systems and
-    FUSE, as far as Linux reports them, else ``"mmap"``.
+    The argument `io` selects how data is read. ``"mmap"`` maps the files, which is fastest. But a
+    block that the disk cannot read ends the process with SIGBUS. A file that is truncated while it
+    is read does the same, unless a check of its size, made at most every 10 ms, raises an error
+    first. ``"pread"`` maps nothing. It is meant for file systems where maps are a hazard (network,
+    FUSE): such a failure raises a `StorageError` or `IntegrityError` that names the file, and a
+    window costs about 2 microseconds more. Both return the same data. The default, None, selects
+    ``"pread"`` if Linux reports a network file system or FUSE, else ``"mmap"``.
 
-    Raises `IntegrityError` for a directory that is unfinished or damaged, `IncompatibleError` for
-    one that needs a newer dataprep. Costs a few milliseconds for thousands of shards.
+    Raise `IntegrityError` if the directory is unfinished or damaged, and `IncompatibleError` if it
+    needs a newer dataprep. Opening takes a few milliseconds for thousands of shards.
 
         >>> dataset = open_dataset("shards")                      # doctest: +SKIP
         >>> dataset["train"].tokens                               # doctest: +SKIP
@@ -77,13 +77,13 @@ class Dataset(OpenDirectory[Manifest, "Split"]):
 
     @property
     def chat(self) -> ChatEntry | None:
-        """Settings with which conversations were tokenized; None for plain texts."""
+        """Settings with which conversations were tokenized, or None for plain texts."""
         chat = self.manifest.chat
         return None if chat is msgspec.UNSET else chat
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer that made the ids (a `tokenizers.Tokenizer`), loaded on first use."""
+        """The `tokenizers.Tokenizer` that made the ids, loaded on first use."""
         if self._tokenizer is None:
             self._tokenizer = self._load_tokenizer()
         return self._tokenizer
@@ -101,7 +101,7 @@ class Dataset(OpenDirectory[Manifest, "Split"]):
     def decode(self, ids: npt.ArrayLike, tokenizer: Tokenizer | None = None) -> str:
         """Return the text of `ids`, special tokens included.
 
-        Decodes with `tokenizer`, or with that of the dataset.
+        The ids are decoded by `tokenizer`, or by the dataset's own tokenizer if that is None.
         """
         tokenizer = tokenizer or self.tokenizer
         with rust_errors(self._unusable):
@@ -119,7 +119,7 @@ class Dataset(OpenDirectory[Manifest, "Split"]):
         )  # fmt: skip
 
     def close(self) -> None:
-        """Drop maps and open files; arrays that were handed out stay valid."""
+        """Drop maps and open files. Arrays that were returned before stay valid."""
         for split in self.splits.values():
             split.close()
         super().close()
@@ -133,10 +133,10 @@ class Dataset(OpenDirectory[Manifest, "Split"]):
 
 
 class Split:
-    """One split: a stream of `tokens` tokens, cut into `documents` documents.
+    """Split of a dataset: a stream of `tokens` tokens, cut into `documents` documents.
 
-    Positions and documents count from the start of the split, not of a shard.
-    ``len(split)`` is the number of documents; ``split[i]`` and iteration give the ids of documents.
+    Positions and documents count from the start of the split, not of a shard. ``len(split)`` is the
+    number of documents; ``split[i]`` and iteration give the ids of documents.
     """
 
     def __init__(self, dataset: Dataset, name: str, entry: SplitEntry) -> None:
@@ -185,7 +185,7 @@ class Split:
 
     @property
     def summary(self) -> str:
-        """Numbers of documents and tokens, as text for messages."""
+        """The numbers of documents and tokens, as text for messages."""
         return f"{self.documents:,} documents, {self.tokens:,} tokens"
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -193,39 +193,45 @@ class Split:
 
     @property
     def content_id(self) -> str:
-        """Hex digest of the content, equal for splits of equal content; seeds the sample orders."""
+        """Hex digest that is equal for splits of equal content.
+
+        It is the seed of the sample orders.
+        """
         return self.entry.content_id
 
     def close(self) -> None:
-        """Drop the maps of this split; see `Dataset.close`."""
+        """Drop the maps of this split (see `Dataset.close`)."""
         self.stream.source.close()
         if self._masks is not None:
             self._masks.source.close()
         self._ids = None
 
     def read(self, start: int, stop: int) -> Ids:
-        """Return tokens `start` to `stop` of the stream: an owned array [stop - start]."""
+        """Return a copy of tokens `start` to `stop` - 1 of the stream: an array [stop - start]."""
         return self.stream.read(start, stop)
 
     def gather(self, starts: npt.NDArray[np.int64], length: int) -> Ids:
-        """Return windows of `length` tokens at `starts`: an owned array [len(starts), length].
+        """Return the windows of `length` tokens at `starts`: a new array [len(starts), length].
 
-        A window may run over the end of a shard. Costs one memory copy, whatever the number of
-        shards, where files are mapped, and 2 microseconds a window where they are not.
+        A window may run over the end of a shard. If files are mapped, this costs one memory copy
+        for any number of shards, otherwise 2 microseconds for each window.
         """
         return self.stream.gather(starts, length)
 
     def gather_in_turn(
         self, starts: npt.NDArray[np.int64], length: int, rows: Sequence[int]
     ) -> Iterator[Ids]:
-        """Yield `gather` of the first `rows[0]` of `starts`, of the next `rows[1]`, and so on.
+        """Yield the windows at the first `rows[0]` of `starts`, at the next `rows[1]`, and so on.
 
-        Each array takes some microseconds less than a call of `gather`.
+        Each array equals the result of `gather`, but takes some microseconds less.
         """
         return self.stream.gather_in_turn(starts, length, rows)
 
     def span(self, document: int) -> tuple[int, int]:
-        """Return the tokens (start, stop) of `document` in the stream of the split."""
+        """Return the first token of `document`, and its last token + 1, in the stream of the split.
+
+        Raise `IndexError` if there is no such document, and `IntegrityError` for damaged offsets.
+        """
         shard, local = self._locate(document)
         first, last = self.offsets(shard)[local : local + 2].tolist()
         base = int(self._token_base[shard])
@@ -234,7 +240,7 @@ class Split:
         return base + first, base + last
 
     def document(self, document: int) -> Ids:
-        """Return the ids of `document`, BOS and EOS of the build included: an owned array."""
+        """Return a copy of the ids of `document`, with the BOS and EOS that the build added."""
         return self.read(*self.span(document))
 
     def text(self, document: int) -> str:
@@ -245,7 +251,7 @@ class Split:
         return self.dataset.decode(ids)
 
     def source(self, document: int) -> tuple[str, int]:
-        """Return the origin of `document`: name of the input, and byte offset or row in it."""
+        """Return where `document` is from: the name of an input, and a byte offset or row in it."""
         shard, local = self._locate(document)
         entry = self.entry.shards[shard]
         number, position = self._array(entry.source)[local].tolist()
@@ -257,10 +263,10 @@ class Split:
 
     @property
     def record_ids(self) -> npt.NDArray[np.int64] | RecordIds:
-        """The record id of each document: int64 [documents], mapped (with ``"pread"``: read).
+        """Record id of each document: int64 [documents], mapped, or read if `io` is ``"pread"``.
 
-        Where every shard has a file of its own (``entry.index`` is None), a `RecordIds`, which
-        reads on demand; `np.asarray` makes an array of it.
+        If each shard has its own file of ids (``entry.index`` is None), this is a `RecordIds`,
+        which reads on demand and which `np.asarray` converts to an array.
         """
         if self.entry.index is not None:
             return self.dataset.files.index(self.entry.index, self.documents)
@@ -283,14 +289,17 @@ class Split:
         return damaged_file(problem, self.entry.shards[shard].docs, "E_OFFSETS")
 
     def _locate(self, document: int) -> tuple[int, int]:
-        """Return the shard that holds `document`, and its number in the shard."""
+        """Return the shard that holds `document`, and the number of the document in this shard.
+
+        Raise `IndexError` if there is no such document.
+        """
         if not 0 <= document < self.documents:
             raise IndexError(f"document {document} is outside 0:{self.documents}")
         shard = int(np.searchsorted(self.document_base, document, "right")) - 1
         return shard, document - int(self.document_base[shard])
 
     def _mask_stream(self, lengths: list[int]) -> Stream | None:
-        """Return the loss mask as a stream; None where the shards have none."""
+        """Return the loss mask as a stream, or None if the shards have none."""
         names = [shard.mask for shard in self.entry.shards if shard.mask is not None]
         if not names:
             return None
@@ -304,10 +313,10 @@ class Split:
         return self.dataset.files.array(name)
 
     def parts(self, starts: npt.NDArray[np.int64], length: int) -> Parts:
-        """Return the parts of documents that the windows of `length` tokens at `starts` hold.
+        """Return the parts of documents in the windows of `length` tokens that begin at `starts`.
 
-        Reads the stored offsets and no token. Raises `IndexError` for a window outside the split,
-        `IntegrityError` for damaged offsets. For the cost see `Boundaries`.
+        The function reads the stored offsets and no token. Raise `IndexError` for a window outside
+        the split, and `IntegrityError` for damaged offsets. For the cost see `Boundaries`.
         """
         self._check_windows(starts, length)
         if self._loaded is None and self.documents <= LOADED_DOCUMENTS:
@@ -321,39 +330,46 @@ class Split:
 
     @property
     def masks(self) -> Stream:
-        """Loss mask as a stream of uint8, one number a token; `UsageError` if there is none."""
+        """Loss mask as a stream of uint8, one number for each token.
+
+        Raise `UsageError` if there is no mask.
+        """
         if self._masks is None:
             raise UsageError("has no loss mask", where=f"split {self.name}", code="E_NO_MASK")
         return self._masks
 
     @property
     def form(self) -> str | None:
-        """Form of the records: "chat", "pairs", "labels", "groups"; None for plain texts."""
+        """Form of the records: "chat", "pairs", "labels" or "groups", or None for plain texts."""
         chat = self.dataset.chat
         return None if chat is None else chat.form
 
     @property
     def records(self) -> int:
-        """Number of records of the split; a record of preferences has several documents."""
+        """Number of records in the split. A record of preferences has several documents."""
         return self.documents if self.entry.records is None else self.entry.records
 
     @property
     def has_groups(self) -> bool:
-        """True if records are groups of documents, as those of preferences are."""
+        """True if each record is a group of documents, as in datasets of preferences."""
         return self._groups is not None
 
     @property
     def groups(self) -> Groups:
-        """Documents and scores of each record; `UsageError` if the split has no preferences."""
+        """Documents and scores of each record.
+
+        Raise `UsageError` if the split has no preferences.
+        """
         if self._groups is None:
             raise UsageError("has no preferences", where=f"split {self.name}", code="E_NO_GROUPS")
         return self._groups
 
     def gather_mask(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.uint8]:
-        """Return the loss mask of the windows that `gather` returns: an owned array of uint8.
+        """Return the loss mask of the windows that `gather` returns: uint8 [len(starts), length].
 
-        1 marks a token to train on, 0 one that is only read. Costs as much as `gather`.
-        Raises `UsageError` if the split has none, `IndexError` for a window outside it.
+        The number 1 marks a token to train on, and 0 a token that is only read. This costs as much
+        as `gather`. Raise `UsageError` if the split has no mask, and `IndexError` for a window
+        outside the split.
         """
         return self.masks.gather(starts, length)
 

@@ -1,6 +1,6 @@
-"""Opening the directory of a dataset, and the part of an open dataset that all kinds share.
+"""Opening of a dataset directory, and the part of an open dataset that all kinds share.
 
-Opening reads config.json and compares the size of every file with it; no data is read.
+Opening reads config.json and compares the size of every file with it. No data is read.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SplitT = TypeVar("SplitT")
 def open_directory(
     path: str | os.PathLike[str], io: ReadBy | None, load: Callable[[Path], ManifestT]
 ) -> tuple[Path, ManifestT, BuildGuard, ReadBy]:
-    """Return the arguments of `OpenDirectory` for the dataset at `path`.
+    """Check the dataset at `path` and return the arguments of `OpenDirectory` for it.
 
-    `load` reads and validates its config.json. Raises `IntegrityError` unless every file has the
-    size that config.json says.
+    The function `load` reads and validates config.json. Raise `IntegrityError` unless every file
+    has the size that config.json says.
     """
     directory = local_path(path).absolute()  # files are opened later, perhaps from elsewhere
     io = choose_io(io, directory)
@@ -49,8 +49,8 @@ def open_directory(
 class OpenDirectory(Generic[ManifestT, SplitT]):
     """An open dataset: its manifest, its files, and its splits by name.
 
-    Files are mapped, or opened, on first use in each process, shared by all splits, and dropped on
-    pickling. ``dataset["train"]`` is a split, iteration yields the names of the splits.
+    Files are mapped, or opened, on first use in each process. All splits share them, and pickling
+    drops them. ``dataset["train"]`` is a split, and iteration yields the names of the splits.
     """
 
     splits: Mapping[str, SplitT]
@@ -68,18 +68,21 @@ class OpenDirectory(Generic[ManifestT, SplitT]):
 
     @property
     def recipe_id(self) -> str:
-        """Hex digest of the inputs and options of the build: see docs/format.md."""
+        """Hex digest of the inputs and options of the build (see docs/format.md)."""
         return self.manifest.recipe_id
 
     @property
     def inputs(self) -> tuple[InputEntry, ...]:
-        """The inputs of the build, in order; a side file that lists them is read on first use."""
+        """The inputs of the build, in order.
+
+        If they are in a side file, it is read on first use.
+        """
         if self._inputs is None:
             self._inputs = self._guard.open(lambda: read_inputs(self.path, self.manifest))
         return self._inputs
 
     def split(self, name: str) -> SplitT:
-        """Return the split `name`; raise a `UsageError` that lists the splits if there is none."""
+        """Return the split `name`. If there is none, raise a `UsageError` that lists the splits."""
         try:
             return self.splits[name]
         except KeyError:
@@ -104,7 +107,7 @@ class OpenDirectory(Generic[ManifestT, SplitT]):
         return len(self.splits)
 
     def close(self) -> None:
-        """Drop maps and open files; arrays that were handed out stay valid."""
+        """Drop maps and open files. Arrays that were returned before stay valid."""
         self.files.clear()
 
     def __enter__(self) -> Self:
@@ -117,9 +120,9 @@ class OpenDirectory(Generic[ManifestT, SplitT]):
 def reopen(
     opener: Callable[..., OpenDirectory[Any, Any]], path: Path, self_sha256: str, io: ReadBy
 ) -> OpenDirectory[Any, Any]:
-    """Return the dataset in `path`, opened by `opener`; unpickling an open dataset calls this.
+    """Open the dataset in `path` with `opener` when an open dataset is unpickled.
 
-    Raises `IntegrityError` if the directory holds another build by now.
+    Raise `IntegrityError` if the directory now holds another build.
     """
     dataset = opener(path, io=io)
     require_same(path, self_sha256, dataset.manifest.self_sha256)
@@ -127,9 +130,10 @@ def reopen(
 
 
 def choose_io(io: ReadBy | None, directory: Path) -> ReadBy:
-    """Return `io`; for None ``"pread"`` where `directory` is on a network file system or FUSE.
+    """Return `io`, or the default for `directory` if `io` is None.
 
-    Raises `UsageError` for an unknown `io`.
+    The default is ``"pread"`` on network file systems and FUSE, else ``"mmap"``. Raise `UsageError`
+    for an unknown `io`.
     """
     if io is None:
         return "pread" if is_remote(directory) else "mmap"
@@ -139,7 +143,7 @@ def choose_io(io: ReadBy | None, directory: Path) -> ReadBy:
 
 
 def _check_sizes(directory: Path, entries: Sequence[FileEntry]) -> None:
-    """Raise unless every file exists with its size and no folder is a link."""
+    """Raise `IntegrityError` if a file is missing or has another size, or if a folder is a link."""
     for folder in sorted(folders_of(entry.name for entry in entries)):
         if (directory / folder).is_symlink():
             raise IntegrityError(

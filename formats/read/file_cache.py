@@ -1,8 +1,8 @@
-"""Cache of open files and maps under the limit of file descriptors.
+"""Cache of open files and maps that respects the limit of file descriptors.
 
 Every map that numpy makes holds a descriptor (measured: EMFILE at 1,018 maps under the usual limit
-of 1,024), so the least recently used ones are dropped. Objects in use stay valid: a map is
-unmapped, and a descriptor closed, with its last user.
+of 1,024), so the cache drops the least recently used objects. An object in use stays valid: it is
+unmapped or closed only when its last user is gone.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # mmap(2) says ENOMEM f
 
 
 class FileCache:
-    """Least-recently-used maps and open files by name. Copies and pickles start empty."""
+    """Maps and open files by name. The least recently used are dropped.
+
+    Copies and pickles of a cache start empty.
+    """
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit or _descriptor_budget()
         self._open: OrderedDict[str, object] = OrderedDict()
 
     def find(self, name: str) -> object | None:
-        """Return the cached object `name`, or None."""
+        """Return the cached object `name`, or None if there is none."""
         found = self._open.get(name)
         if found is not None:
             try:  # noqa: SIM105  (suppress() costs as much as the lookup)
@@ -42,7 +45,7 @@ class FileCache:
         return found
 
     def get(self, name: str, opener: Callable[[], Opened]) -> Opened:
-        """Return the cached object `name`; where there is none, cache the result of `opener`."""
+        """Return the cached object `name`. If there is none, call `opener` and cache its result."""
         found = self.find(name)
         if found is None:
             while len(self._open) >= self._limit:
@@ -51,9 +54,11 @@ class FileCache:
         return cast(Opened, found)
 
     def open(self, name: str, opener: Callable[[], Opened]) -> Opened:
-        """Return the result of `opener` for the file `name`, uncached.
+        """Return the result of `opener` for the file `name`, without caching it.
 
-        Drops cached objects while the process has no descriptor or map left.
+        If the process has no descriptor or map left, cached objects are dropped and `opener` is
+        called again. Raise `IntegrityError` if the file is missing, and `StorageError` if it cannot
+        be opened.
         """
         while True:
             try:
@@ -82,7 +87,10 @@ class FileCache:
 
 
 def _descriptor_budget() -> int:
-    """Return half of the limit of descriptors, within 8 to 4,096; 256 if there is no limit."""
+    """Return half of the limit of file descriptors, but at least 8 and at most 4,096.
+
+    Return `_DEFAULT_LIMIT` if there is no limit.
+    """
     try:
         import resource
     except ImportError:  # Windows has neither the module nor the limit

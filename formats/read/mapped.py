@@ -1,22 +1,22 @@
 """Files mapped read-only into one range of addresses, so that one index reaches all of them.
 
-numpy copies a thousand windows in one call if they lie in one array. So a range of addresses as
-long as all files together is reserved, which costs no memory, and each file is mapped at its place
-in the range on first use. A map costs no descriptor: tens of thousands of files are possible (the
-limit of the kernel is vm.max_map_count, 65,530). A file is mapped elsewhere first, as a test: a map
-that fails in its place may leave a hole in the range, where other memory could be mapped.
+numpy copies a thousand windows in one call if they lie in one array. For this purpose, a range of
+addresses as long as all files together is reserved, which costs no memory. Each file is mapped at
+its position in the range on first use. A map costs no descriptor, so tens of thousands of files are
+possible (the kernel limits maps by vm.max_map_count, 65,530). Each file is first mapped elsewhere
+as a test, because a failure inside the range may leave a hole, where other memory could be mapped.
 
-A file starts at a multiple of the page, behind a header of the same length in each. If files are
-also a whole number of rows apart, every row of every file is a line of one table that begins behind
-the first header; the bytes between two files are lines that are never read. Gathering rows of a
-thousand files then costs as much as of one: one addition and a copy. The least common multiple of
-page and row may be large (3 GiB for 2 MiB and a row of 6,148 bytes), and addresses are limited:
-where rows would take more than twice the size of the files, files lie on small pages, and where
-that is too much as well there is no table.
+A file starts at a multiple of the page size, and its header has the same length in all files. If
+the distances between files are also multiples of the row size, all rows of all files are lines of
+one table that begins after the first header. Lines between two files are never read. Gathering rows
+from a thousand files then costs as much as from one file: one addition and a copy. The least common
+multiple of page and row may be large (3 GiB for 2 MiB and a row of 6,148 bytes), and addresses are
+limited. If the table would need more than twice the addresses of the files, files start at small
+pages. If that is too much as well, there is no table.
 
-A block that the disk cannot read, or a part of a mapped file that is cut off, ends the process with
-SIGBUS. `MappedFiles` therefore compares the sizes of the files now and then; the moments between,
-and the disk, remain. Where those matter, use `PreadFiles`.
+A block that the disk cannot read, or a mapped file that is truncated, ends the process with SIGBUS.
+`MappedFiles` therefore compares the file sizes from time to time. This does not help with a bad
+disk, or with a file that is truncated between two checks: use `PreadFiles` where that matters.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ _LITTLE = 1 << 28  # bytes of addresses that may be spent even under a limit (ul
 
 
 class MappedFiles:
-    """`NumberSource` that maps each of `files` on first use; `path(name)` is the path of a file.
+    """`NumberSource` that maps each of `files` on first use.
 
-    Raises `OSError` if the range of addresses cannot be reserved (a limit of virtual memory).
-    Reading raises `StorageError` for a file that cannot be mapped; other maps stay valid.
+    The function `path(name)` returns the path of a file. Raise `OSError` if the range of addresses
+    cannot be reserved (a limit of virtual memory). Reading raises `StorageError` for a file that
+    cannot be mapped; other maps stay valid.
     """
 
     def __init__(self, files: PreadFiles, *, path: Callable[[str], str]) -> None:
@@ -72,7 +73,7 @@ class MappedFiles:
         self._maps: _Maps | None = self._reserve()
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
-        """See `NumberSource`; one fancy index over all files."""
+        """See `NumberSource`. This takes one fancy index over all files."""
         maps, item = self._ready(shards), self.dtype.itemsize
         starts = self.first[shards] + local
         windows = maps.windows(length)
@@ -84,14 +85,17 @@ class MappedFiles:
         return found
 
     def windows(self, length: int) -> Numbers | None:
-        """See `NumberSource`; None until all files are mapped, and when a check of sizes is due."""
+        """See `NumberSource`.
+
+        Return None until all files are mapped, and when a size check is due.
+        """
         maps = self._maps
         if maps is None or maps.missing or time.monotonic() >= maps.check_at:
             return None
         return maps.windows(length)
 
     def take_rows(self, shards: Positions | int, rows: Positions) -> Numbers:
-        """See `NumberSource`; one copy of each row, whatever the number of files."""
+        """See `NumberSource`. Each row is copied once, for any number of files."""
         files = self._files
         if self._lines is None:
             local = (rows - files.first_rows[shards]) * files.width
@@ -103,7 +107,7 @@ class MappedFiles:
     def copy(
         self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
     ) -> None:
-        """See `NumberSource`; 0.4 microseconds a piece, and memory speed."""
+        """See `NumberSource`. Each piece takes 0.4 microseconds and a memory copy."""
         begins = self.first[shards] + local
         # Views of memory: a third less a piece than slices of arrays.
         target, source = out.data, self._ready(shards).numbers.data
@@ -118,7 +122,10 @@ class MappedFiles:
         out[:] = maps.numbers[at : at + len(out)]
 
     def close(self) -> None:
-        """Drop the range, which is unmapped with its last user; the next read reserves another."""
+        """Drop the range of addresses. The next read reserves another range.
+
+        The range is unmapped when its last user is gone.
+        """
         self._maps = None
 
     def _reserve(self) -> _Maps:
@@ -128,7 +135,7 @@ class MappedFiles:
         return maps
 
     def _ready(self, shards: Positions | int) -> _Maps:
-        """Return the maps, among them those of `shards`, which are made if missing."""
+        """Return the maps, after mapping those files of `shards` that are not mapped yet."""
         maps = self._maps  # another thread may close
         if maps is None:
             maps = self._maps = self._reserve_again(shards)
@@ -140,7 +147,10 @@ class MappedFiles:
         return maps
 
     def _reserve_again(self, shards: Positions | int) -> _Maps:
-        """Reserve another range after `close`; two threads may each reserve one."""
+        """Reserve another range after `close`. Two threads may reserve a range each.
+
+        Raise `StorageError` if there are not enough addresses.
+        """
         try:
             return self._reserve()
         except OSError as error:
@@ -160,10 +170,11 @@ class MappedFiles:
         maps.open[shard] = True  # last: other threads go by it
 
     def check_sizes(self, shards: Positions | int) -> None:
-        """Raise `IntegrityError` if a file of `shards` has another size than when it was mapped.
+        """Raise `IntegrityError` if a file of `shards` has changed its size since it was mapped.
 
-        Compares at most every 10 ms, which in training is every batch, as a step takes longer, and
-        for at most a hundredth of the time. Removing or replacing a file does not change its map.
+        Sizes are compared at most every 10 ms, which in training means for every batch, and for at
+        most a hundredth of the time. A file that was removed or replaced is not an error, because
+        its map does not change.
         """
         maps = self._maps
         if maps is not None and time.monotonic() >= maps.check_at:
@@ -187,7 +198,10 @@ class MappedFiles:
 
 
 def _each(shards: Positions | int) -> list[int]:
-    """Return every shard once, sorted; np.unique would import numpy.ma, which takes 15 ms."""
+    """Return the distinct shard numbers, sorted.
+
+    In contrast to this function, np.unique would import numpy.ma, which takes 15 ms.
+    """
     return sorted(set(np.atleast_1d(shards).tolist()))
 
 
@@ -201,7 +215,7 @@ def _not_mapped(name: str, error: OSError) -> StorageError:
 
 
 class _Maps:
-    """The range of addresses and the state of the files mapped in it."""
+    """The range of addresses, and which files are mapped in it."""
 
     def __init__(self, size: int, dtype: np.dtype[Any], files: int) -> None:
         self._range = _Range(size)
@@ -215,10 +229,10 @@ class _Maps:
         self.check_at = 0.0
 
     def windows(self, length: int) -> Numbers | None:
-        """Return a view of all overlapping windows; None if `length` is beyond numpy.
+        """Return a view of all overlapping windows, or None if `length` is too large for numpy.
 
-        A window is one element, which numpy copies as a whole; rows of numbers take half as long
-        again (measured with 384 float32).
+        Each window is one element of the view, which numpy copies as a whole. Copying rows of
+        numbers would take half as long again (measured with 384 float32).
         """
         size, item = length * self.numbers.itemsize, self.numbers.itemsize
         found = self._windows
@@ -228,7 +242,10 @@ class _Maps:
         return found if size <= _ELEMENT else None
 
     def table(self, offset: int, width: int) -> Numbers:
-        """Return the range from byte `offset` on as rows of `width` numbers, gaps included."""
+        """Return the range from byte `offset` on as rows of `width` numbers.
+
+        The rows include the gaps between files.
+        """
         found = self._table
         if found is None:
             item = self.numbers.itemsize
@@ -237,9 +254,9 @@ class _Maps:
         return found
 
     def add(self, descriptor: int, place: int, size: int) -> None:
-        """Map a file at `place`; mapping it twice, from two threads, changes nothing.
+        """Map a file at offset `place` of the range. Two threads may map the same file.
 
-        Raises `OSError` if the file cannot be mapped or the kernel has no map left.
+        Raise `OSError` if the file cannot be mapped or the kernel has no map left.
         """
         if self.torn:  # found by another thread
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
@@ -255,7 +272,7 @@ class _Maps:
 
 
 class _Range:
-    """A reserved range of addresses, released with the last array over it."""
+    """A reserved range of addresses, released with the last array that uses it."""
 
     def __init__(self, size: int) -> None:
         self._reserved = size + HUGE if size else 0
@@ -275,7 +292,7 @@ class _Range:
                 "data": (self.address, True)}  # fmt: skip
 
     def leave(self) -> None:
-        """Never release the addresses: other memory may be in the range by now."""
+        """Ensure that the addresses are never released: the range may now contain other memory."""
         self._start = 0
 
     def __del__(self) -> None:
@@ -284,9 +301,9 @@ class _Range:
 
 
 def _probe(descriptor: int) -> None:
-    """Raise the `OSError` of a file that cannot be mapped (some on FUSE, all in /sys).
+    """Raise `OSError` if the file cannot be mapped (some on FUSE, all in /sys).
 
-    Maps twice, since a map in the middle of the range makes three maps of one.
+    The function makes two maps, because a map in the middle of the range turns one map into three.
     """
     size, found = mmap.PAGESIZE, list[int]()
     try:
@@ -307,7 +324,7 @@ def _mmap(address: int, size: int, access: int, flags: int, descriptor: int) -> 
 
 @functools.cache
 def _libc() -> ctypes.CDLL:
-    """Return the C library; the mmap module cannot map at an address."""
+    """Return the C library. Unlike the mmap module, it can map a file at a given address."""
     library = ctypes.CDLL(None, use_errno=True)
     library.mmap.restype = ctypes.c_void_p
     library.mmap.argtypes = [
@@ -320,7 +337,8 @@ def _libc() -> ctypes.CDLL:
 def file_places(sizes: Positions, row: int) -> tuple[Positions, int]:
     """Return the starts of files of `sizes` bytes in a range, and the size of the range.
 
-    Starts are multiples of `row` bytes apart where addresses suffice. 0 for `row` means no rows.
+    The starts are multiples of `row` bytes (the size of a row) if there are enough addresses. With
+    a `row` of 0 there are no rows.
 
     >>> import numpy
     >>> places, size = file_places(numpy.array([5000, 300, 20]), 0)
@@ -348,9 +366,10 @@ def _placed(sizes: Positions, unit: int) -> tuple[Positions, int]:
 
 
 def lines_of(places: Positions, first_rows: Positions, row: int) -> Positions | None:
-    """Return, for each file, the line of a row in the table less the number of the row.
+    """Return, for each file, what to add to a row number to get its line in the table.
 
-    `first_rows` are the numbers of the first row of each file. Returns None if there is no table.
+    The array `first_rows` holds the number of the first row of each file. Return None if there is
+    no table.
     """
     if not row or (places % row).any():
         return None

@@ -1,7 +1,7 @@
 """The files of one open dataset, each checked and opened on first use.
 
 In each process a file is mapped (``io="mmap"``) or read in pieces (``io="pread"``), after its
-header was compared with the manifest. Open files are cached under the limit of descriptors.
+header has been compared with the manifest. The number of open files is limited (see `file_cache`).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Files:
     def source(
         self, names: Sequence[str], dtype: str, counts: Sequence[int], width: int = 1
     ) -> NumberSource:
-        """Return a source of the last `counts[k]` numbers of each file `names[k]`.
+        """Return a source of numbers: the last `counts[k]` numbers of each file `names[k]`.
 
-        `width` numbers make a row; each file holds whole rows. The bytes before them are a header,
-        which is compared with the manifest when the file is opened. The files are mapped if `io` is
-        ``"mmap"`` and addresses suffice.
+        Each file holds whole rows of `width` numbers, after a header that is compared with the
+        manifest when the file is opened. The files are mapped if `io` is ``"mmap"`` and there are
+        enough addresses, otherwise read.
         """
         files = self.read_from(names, dtype, counts, width)
         if self.io == "mmap":
@@ -60,7 +60,7 @@ class Files:
     def read_from(
         self, names: Sequence[str], dtype: str, counts: Sequence[int], width: int = 1
     ) -> PreadFiles:
-        """Return the same as `source`, but read with `preadv` whatever `io` is."""
+        """Return the same as `source`, but always read the files with `preadv`."""
         sizes = [self.entries[name].bytes for name in names]
         numbers = np.array(counts, np.int64) * np.dtype(dtype).itemsize
         offset = np.array(sizes, np.int64) - numbers
@@ -69,7 +69,10 @@ class Files:
         )
 
     def array(self, name: str) -> Array:
-        """Return the .npy file `name`, mapped; with ``"pread"`` an array that reads on demand."""
+        """Return the array in the .npy file `name`.
+
+        The array is mapped if `io` is ``"mmap"``; otherwise it reads on demand.
+        """
         entry = self.entries[name]
         dtype, shape = str(entry.dtype), entry.shape or ()
 
@@ -79,7 +82,10 @@ class Files:
         return self._cache.get(name, opener)
 
     def index(self, name: str, count: int) -> npt.NDArray[np.int64]:
-        """Return the `count` numbers of the index file `name`, mapped (``"pread"``: read)."""
+        """Return the `count` numbers of the index file `name`: int64 [count].
+
+        They are mapped if `io` is ``"mmap"``, otherwise read.
+        """
         if self.io == "mmap":
             return self._opened(name, lambda: open_index(self.path / name, count))
         return self.lazy_index(name, count).astype(np.int64)
@@ -91,15 +97,21 @@ class Files:
         return FileArray(file, "<i8", (count,), begin)
 
     def open(self, name: str, size: int) -> File:
-        """Open the file `name` of `size` bytes, whose header must be that of the manifest."""
+        """Open the file `name` of `size` bytes.
+
+        Raise `IntegrityError` if its size or .npy header differs from the manifest.
+        """
         return self._opened(name, lambda: self._open_file(name, size))
 
     def clear(self) -> None:
-        """Drop all open files; arrays that were handed out stay valid."""
+        """Drop all open files. Arrays that were returned before stay valid."""
         self._cache.clear()
 
     def _opened(self, name: str, opener: Callable[[], Opened]) -> Opened:
-        """Return the result of `opener` for the file `name` of this build, uncached."""
+        """Return the result of `opener` for the file `name`, without caching it.
+
+        Raise `IntegrityError` if the directory now holds another build.
+        """
         return self._cache.open(name, lambda: self._guard.open(opener))
 
     def _open_array(self, name: str, dtype: str, shape: tuple[int, ...]) -> Array:

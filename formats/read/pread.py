@@ -1,10 +1,12 @@
-"""Files read with `preadv` alone: no map, so no SIGBUS.
+"""Files read with `preadv` alone: without maps, so without SIGBUS.
 
 An unreadable block, a lost server and a truncated file raise a `StorageError` or `IntegrityError`
-that names the file, where a map would end the process. A window costs a system call and some
-Python, 2 microseconds, where a map costs a memory copy; on a cold cache both wait for the disk.
+that names the file. With a map they would end the process. A window costs a system call and some
+Python code (2 microseconds), while with a map it costs a memory copy. On a cold cache both wait for
+the disk.
 
-`preadv` takes a position and keeps none, so threads and forked processes may share a descriptor.
+Because `preadv` does not use the position of the descriptor, threads and forked processes may use
+the same descriptor.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _GAP = 512  # positions up to so far apart share one read
 
 
 class File:
-    """An open file of `size` bytes, closed with its last user."""
+    """An open file of `size` bytes. It is closed when its last user is gone."""
 
     def __init__(self, name: str, descriptor: int, size: int) -> None:
         self.name = name
@@ -37,9 +39,10 @@ class File:
         self.size = size
 
     def read_into(self, view: memoryview, at: int) -> None:
-        """Fill all of `view` (bytes) from position `at` on.
+        """Fill `view` with the bytes of the file from position `at` on.
 
-        Raises `IntegrityError` if the file ends before, `StorageError` if it cannot be read.
+        Raise `IntegrityError` if the file ends before `view` is full, and `StorageError` if the
+        file cannot be read.
         """
         try:
             count = os.preadv(self.descriptor, [view], at)
@@ -65,7 +68,7 @@ class File:
 
 
 def open_file(path: Path, name: str, size: int) -> File:
-    """Open `path`, which must have `size` bytes; errors name the file `name`."""
+    """Open `path`. Raise `IntegrityError`, calling the file `name`, unless it has `size` bytes."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     file = File(name, descriptor, size)
     found = os.fstat(descriptor).st_size
@@ -77,9 +80,10 @@ def open_file(path: Path, name: str, size: int) -> File:
 class PreadFiles:
     """`NumberSource` that reads numbers of `dtype` from files, each opened on first use.
 
-    `sizes` are in bytes; `offset` bytes, one number for all files or one for each, precede the
-    numbers. `open(name, size)` opens and checks a file. Open files are kept in `cache` and count
-    towards its limit. `width` numbers make a row, for `take_rows`.
+    The argument `sizes` holds the size of each file in bytes. The numbers begin at byte `offset`,
+    which is an int or an array with an entry for each file. The function `open(name, size)` opens
+    and checks a file. Open files are kept in `cache` and count towards its limit. For `take_rows`,
+    `width` numbers are a row.
     """
 
     def __init__(
@@ -104,12 +108,12 @@ class PreadFiles:
         self.first_rows = bases((np.array(sizes, np.int64) - self.offsets) // row)
 
     def file(self, shard: int) -> File:
-        """Return the open file of `shard`."""
+        """Return the open file of shard number `shard`."""
         name, size = self.names[shard], self.sizes[shard]
         return self._cache.get(name, lambda: self.open(name, size))
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
-        """See `NumberSource`; one system call a row."""
+        """See `NumberSource`. Each row takes one system call."""
         out = np.empty((len(local), length), self.dtype)
         view, size = out.data.cast("B"), length * self.dtype.itemsize
         owners = np.broadcast_to(shards, local.shape).tolist()
@@ -125,7 +129,7 @@ class PreadFiles:
     def copy(
         self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
     ) -> None:
-        """See `NumberSource`; one system call a piece."""
+        """See `NumberSource`. Each piece takes one system call."""
         view, item = out.data.cast("B"), self.dtype.itemsize
         columns = (shards, local * item + self.offsets[shards], lengths * item, at * item)
         rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -138,25 +142,25 @@ class PreadFiles:
         self.file(shard).read_into(out.data.cast("B"), at)
 
     def windows(self, length: int) -> None:
-        """Return None: there is no range."""
+        """Return None: files that are not mapped have no windows in memory."""
 
     @property
     def first(self) -> Positions:
-        """Empty, since there is no range."""
+        """Empty array: files that are not mapped have no positions in memory (see `windows`)."""
         return np.empty(0, np.int64)
 
     def check_sizes(self, shards: Positions | int) -> None:
-        """Do nothing: reading a changed file raises."""
+        """Do nothing: reading a file that has become shorter raises an error."""
 
     def close(self) -> None:
-        """Do nothing: the cache holds the files."""
+        """Do nothing: the open files belong to the cache."""
 
 
 class FileArray:
     """Array in a file, read on demand and without a map.
 
-    It has the methods of arrays that readers of offsets and provenance use, and keeps nothing in
-    memory. `np.asarray` and `astype` read all of it.
+    It has those methods of an array that readers of offsets and provenance use, and keeps nothing
+    in memory. `np.asarray` and `astype` read the whole array.
     """
 
     def __init__(self, file: File, dtype: str, shape: tuple[int, ...], offset: int) -> None:
@@ -187,7 +191,10 @@ class FileArray:
         return self._whole().astype(dtype)
 
     def take(self, at: Positions, mode: str = "clip") -> Numbers:
-        """Return the entries at positions `at` [k]; neighbouring ones are read together."""
+        """Return the entries at positions `at` [k]. Entries close to each other are read together.
+
+        Positions outside the array are clipped.
+        """
         wanted = np.clip(at, 0, len(self) - 1)
         order = np.argsort(wanted, kind="stable")
         inorder = wanted[order]
@@ -199,7 +206,7 @@ class FileArray:
         return out
 
     def searchsorted(self, keys: npt.ArrayLike, side: str = "left") -> Positions:
-        """Return what numpy's `searchsorted` does, with about log2(len / 512) reads a key."""
+        """Return what `numpy.searchsorted` does, with about log2(len / 512) reads a key."""
         wanted = np.asarray(keys)
         flat = [self._search(key, side) for key in wanted.reshape(-1)]
         return np.array(flat, np.int64).reshape(wanted.shape)

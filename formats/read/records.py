@@ -1,8 +1,8 @@
 """Records of a split: the record id of each document, and the documents of each record.
 
 A record of preferences has several documents: a chosen and a rejected answer, or a prompt with each
-of its answers. Documents and scores are looked up in the stored arrays on demand, a few numbers a
-record, in about 10 microseconds for each shard.
+of its answers. Documents and scores are looked up in the stored arrays on demand. This reads a few
+numbers for each record, and takes about 10 microseconds for each shard.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Groups:
-    """Records of one split, numbered in stored order; `array` opens a file by name."""
+    """Records of one split, numbered in stored order. The function `array` opens a file by name."""
 
     def __init__(
         self, shards: Sequence[ShardEntry], array: Callable[[str], npt.NDArray[Any]]
@@ -41,9 +41,9 @@ class Groups:
         return int(self._records[-1])
 
     def documents(self, records: Numbers) -> tuple[Numbers, Numbers]:
-        """Return `first` and `stop`, int64 [n]: the documents of each of `records` [n].
+        """Return `first` and `stop`, int64 [n]: the range of documents of each of `records` [n].
 
-        Raises `IndexError` for a record outside the split, `IntegrityError` for damaged groups.
+        Raise `IndexError` for a record outside the split, and `IntegrityError` for damaged groups.
 
             >>> first, stop = groups.documents(np.array([0, 7]))         # doctest: +SKIP
         """
@@ -65,9 +65,9 @@ class Groups:
         return first, stop
 
     def scores(self, documents: Numbers) -> npt.NDArray[np.float32]:
-        """Return the score of each of `documents` [n] of the split: an owned float32 array [n].
+        """Return the scores of `documents` [n], which are numbered in the split: float32 [n].
 
-        Raises `IndexError` for a document outside the split.
+        Raise `IndexError` for a document outside the split.
         """
         _check_inside("documents", documents, int(self._documents[-1]))
         out = np.empty(len(documents), np.float32)
@@ -79,7 +79,11 @@ class Groups:
         return out
 
     def holding(self, documents: Numbers) -> Numbers:
-        """Return the record that holds each of `documents` [n]: int64 [n], by bisection."""
+        """Return the number of the record that holds each of `documents` [n]: int64 [n].
+
+        Raise `IndexError` for a document outside the split, and `IntegrityError` for damaged
+        groups.
+        """
         _check_inside("documents", documents, int(self._documents[-1]))
         out = np.empty_like(documents)
         shard = self._documents.searchsorted(documents, "right") - 1
@@ -104,11 +108,11 @@ def _check_inside(what: str, numbers: Numbers, total: int) -> None:
 
 
 class RecordIds(NDArrayOperatorsMixin, Sequence[Any]):
-    """Record ids of a split, int64 [documents], in a file for each shard and read on demand.
+    """Record ids of a split, int64 [documents], read on demand from one file for each shard.
 
-    Behaves as a read-only array in indexing, comparison, arithmetic and functions of numpy.
-    Numbers, slices, masks and arrays of positions read the ids that they name, `searchsorted` those
-    that it compares; every other operation reads all.
+    The object behaves as a read-only array in indexing, comparison, arithmetic and functions of
+    numpy. Indexing with numbers, slices, masks and arrays reads only the selected ids, and
+    `searchsorted` only the ids that it compares. Every other operation reads all ids.
 
     >>> ids = RecordIds(files, split.entry.shards)                        # doctest: +SKIP
     >>> ids[0], ids[-3:], ids[np.array([7, 2])]                           # doctest: +SKIP
@@ -158,7 +162,7 @@ class RecordIds(NDArrayOperatorsMixin, Sequence[Any]):
         return found
 
     def searchsorted(self, keys: npt.ArrayLike, side: str = "left") -> Numbers:
-        """Return what numpy's `searchsorted` does, by bisection; the ids never decrease."""
+        """Return the same as numpy's `searchsorted`. This works because the ids never decrease."""
         find = bisect_left if side == "left" else bisect_right
         flat = [find(self, key) for key in np.asarray(keys).reshape(-1).tolist()]
         return np.array(flat, np.int64).reshape(np.shape(keys))

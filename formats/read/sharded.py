@@ -1,9 +1,9 @@
 """One array of numbers in the files of many consecutive shards.
 
-Positions count over all shards: no result depends on where a shard ends. The numbers come from a
-`NumberSource`: `MappedFiles` (a memory copy and no system call) or `PreadFiles` (a system call a
-window, and errors where a map would end the process). Shard and position are computed for all
-windows of a batch at once; one by one, that took as long for a window as copying 64 KiB.
+Positions count over all shards, so no result depends on where a shard ends. The numbers come from a
+`NumberSource`: `MappedFiles` (a memory copy and no system call) or `PreadFiles` (a system call for
+each window, and errors where a map would end the process). Shards and positions are computed for
+all windows of a batch at once. Computing them for a single window takes as long as copying 64 KiB.
 """
 
 from __future__ import annotations
@@ -40,61 +40,62 @@ _NOWHERE = (1 << 63) - 1  # above any place; negative after adding a start of 1 
 
 
 class NumberSource(Protocol):
-    """Protocol of the files that hold a stream; positions count from the start of a shard."""
+    """Protocol for the files that hold a stream. Positions count from the start of a shard."""
 
     dtype: np.dtype[Any]
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
-        """Return `length` >= 1 numbers at each of `local`: an owned array [len(local), length].
+        """Return `length` >= 1 numbers at each of `local`: a new array [len(local), length].
 
-        `shards` has the shard of each row, or is that of all rows.
+        The argument `shards` holds the shard of each row, or is one shard number for all rows.
         """
         ...
 
     def take_rows(self, shards: Positions | int, rows: Positions) -> Numbers:
-        """Return the rows numbered `rows` [k] over all files: an owned array [k, width].
+        """Return the rows numbered `rows` [k], counted over all files: a new array [k, width].
 
-        `shards` has the shard of each row, or is that of all rows. `width`, the numbers in a row,
-        is fixed for a source; a file holds whole rows.
+        The argument `shards` holds the shard of each row, or is one shard number for all rows. The
+        number of numbers in a row, `width`, is fixed for a source, and a file holds whole rows.
         """
         ...
 
     def copy(
         self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
     ) -> None:
-        """Copy `lengths[k]` >= 1 numbers at `local[k]` of `shards[k]` to `out[at[k]:]`."""
+        """Copy `lengths[k]` >= 1 numbers at `local[k]` of shard `shards[k]` to `out[at[k]:]`."""
         ...
 
     def fill(self, out: Numbers, shard: int, local: int) -> None:
-        """Fill `out` [n], n >= 1, from position `local` of `shard`."""
+        """Fill `out` [n], n >= 1, with the numbers from position `local` of shard `shard` on."""
         ...
 
     def windows(self, length: int) -> Numbers | None:
-        """Return all windows of `length` numbers in one range of addresses, one element each.
+        """Return all windows of `length` numbers in one range of addresses, one element for each.
 
-        Window `first[k] + i` begins at number `i` of shard `k`. Returns None if files must be
-        opened or checked first, or are not in one range.
+        Window `first[k] + i` begins at number `i` of shard `k`. Return None if files must be opened
+        or checked first, or are not in one range.
         """
         ...
 
     @property
     def first(self) -> Positions:
-        """Start of each shard in the range, see `windows`."""
+        """Start of each shard in the range of addresses, counted in numbers (see `windows`)."""
         ...
 
     def check_sizes(self, shards: Positions | int) -> None:
-        """Raise `IntegrityError` if a file of `shards` is found to have another size."""
+        """Raise `IntegrityError` if a check finds that a file of `shards` has changed its size."""
         ...
 
     def close(self) -> None:
-        """Drop the files; the next read opens them again."""
+        """Drop the files. The next read opens them again."""
         ...
 
 
 class Stream:
-    """One stream of the numbers of `source`: `lengths[k]` in shard `k`, in rows of `width`.
+    """The numbers of `source` as one stream: `lengths[k]` numbers in shard `k`, `width` in a row.
 
-    Thread-safe. Arrays returned are owned: they outlive the files and may be written to.
+    The methods are thread-safe and return new arrays, which outlive the files and may be written
+    to.
     """
 
     def __init__(self, source: NumberSource, lengths: Iterable[int], *, width: int = 1) -> None:
@@ -114,7 +115,10 @@ class Stream:
         return self._total
 
     def read(self, start: int, stop: int) -> Numbers:
-        """Return numbers `start` to `stop`: an array [stop - start]."""
+        """Return numbers `start` to `stop` - 1: an array [stop - start].
+
+        Raise `IndexError` if they are outside the stream.
+        """
         if not 0 <= start <= stop <= self._total:
             raise IndexError(f"tokens {start}:{stop} are outside 0:{self._total}")
         out = np.empty(stop - start, self.source.dtype)
@@ -127,8 +131,9 @@ class Stream:
     def gather(self, starts: Positions, length: int) -> Numbers:
         """Return windows of `length` numbers at `starts`: an array [len(starts), length].
 
-        Costs one memory copy where the files are mapped, however many shards the windows lie in,
-        and some microseconds more for each window that runs over the end of one.
+        If the files are mapped, this costs one memory copy for any number of shards, and some
+        microseconds more for each window that runs over the end of a shard. Raise `IndexError` for
+        a window outside the stream.
         """
         if len(starts) == 0 or length == 0:
             return np.empty((len(starts), length), self.source.dtype)
@@ -144,10 +149,10 @@ class Stream:
     def gather_in_turn(
         self, starts: Positions, length: int, rows: Sequence[int]
     ) -> Iterator[Numbers]:
-        """Yield `gather` of the first `rows[0]` of `starts`, of the next `rows[1]`, and so on.
+        """Yield the windows at the first `rows[0]` of `starts`, at the next `rows[1]`, and so on.
 
-        Each array costs a memory copy. The places of all windows are computed at once, which saves
-        some microseconds an array.
+        Each array equals the result of `gather` and costs a memory copy. The positions of all
+        windows are computed at once, which saves some microseconds for each array.
         """
         ends = list(accumulate(rows))
         begins = [0, *ends][: len(ends)]
@@ -173,15 +178,18 @@ class Stream:
     def take_rows(self, rows: Positions) -> Numbers:
         """Return the rows numbered `rows` [k], k >= 1: an array [k, width].
 
-        The caller ensures that all rows exist. Costs a memory copy and some microseconds, 3 more
-        for several shards, less than `gather`.
+        The caller ensures that all rows exist. This costs a memory copy and some microseconds, 3
+        more if there are several shards, which is less than `gather`.
         """
         shards = self._row_cuts.shards_at(rows) if self._only is None else self._only
         self.source.check_sizes(shards)
         return self.source.take_rows(shards, rows)
 
     def _at_once(self, starts: Positions, length: int) -> Positions | None:
-        """Return the places of windows in the range of the source; None unless all have one."""
+        """Return the position of each window in the range of addresses.
+
+        Return None if a window has no position there.
+        """
         known = self._known_places(length)
         return known.of(starts) if known is not None else None
 
@@ -210,11 +218,11 @@ class Stream:
         return out
 
     def copy(self, starts: Positions, lengths: Positions, out: Numbers, at: Positions) -> None:
-        """Copy `lengths[k]` numbers from `starts[k]` on to `out[at[k]:]`, for every k.
+        """Copy `lengths[k]` numbers at position `starts[k]` to `out[at[k]:]`, for all k.
 
-        `out` is one-dimensional, contiguous, and of the type of the stream. Costs 0.4 microseconds
-        a piece and a memory copy. Raises `IndexError`, before anything is copied, for a piece that
-        runs over the end of a shard.
+        The array `out` must be one-dimensional, contiguous, and of the type of the stream. Each
+        piece costs 0.4 microseconds and a memory copy. If a piece runs over the end of a shard,
+        raise `IndexError` before anything is copied.
         """
         shards = np.clip(self.shards_at(starts), 0, len(self.base) - 2)
         local = starts - self.base[shards]
@@ -230,7 +238,7 @@ class Stream:
     def cut(
         self, starts: Positions, lengths: Positions, at: Positions
     ) -> tuple[Positions, Positions, Positions]:
-        """Return the same pieces, cut at the ends of shards: the arguments of `copy`.
+        """Return the arguments of `copy` for the same pieces, cut at the ends of shards.
 
         >>> stream = Stream(source, [3, 0, 4])                              # doctest: +SKIP
         >>> stream.cut(np.array([1]), np.array([5]), np.array([10]))        # doctest: +SKIP
@@ -259,12 +267,15 @@ class Stream:
             shard += 1
 
     def shards_at(self, at: Positions) -> Positions:
-        """Return the shard that holds each position, never an empty one."""
+        """Return the number of the shard that holds each position in `at`.
+
+        It is never an empty shard.
+        """
         return self._cuts.shards_at(at)
 
 
 def bases(counts: Iterable[int]) -> Positions:
-    """Return the exclusive prefix sums of `counts`, with the total at the end.
+    """Return the sum of the `counts` before each count, with the total at the end.
 
     >>> bases([3, 0, 4]).tolist()
     [0, 3, 3, 7]
@@ -274,9 +285,10 @@ def bases(counts: Iterable[int]) -> Positions:
 
 
 def unsigned_max(values: Positions) -> int:
-    """Return the greatest of `values`, one or more, read as unsigned: a negative one is huge.
+    """Return the greatest of `values`, read as unsigned numbers. `values` must not be empty.
 
-    So one pass tells if all are in 0 .. limit. `argmax` takes half the time of `max`.
+    Negative values become huge, so a single pass shows whether all values are in 0 .. limit. This
+    uses `argmax`, which takes half the time of `max`.
 
     >>> unsigned_max(np.array([3, 7, 5])), unsigned_max(np.array([3, -1])) == 2**64 - 1
     (7, True)
@@ -286,9 +298,9 @@ def unsigned_max(values: Positions) -> int:
 
 
 def check_inside(what: str, starts: Positions, length: int, total: int) -> None:
-    """Raise `IndexError` unless each `start:start + length` is in 0 .. total.
+    """Raise `IndexError` unless each range `start:start + length` lies in 0 .. total.
 
-    `starts` are one or more; `what` names them in the message.
+    The array `starts` must not be empty. The argument `what` names the ranges in the message.
 
     >>> check_inside("windows", np.array([3, 0, 7]), 2, total=9)
     >>> check_inside("windows", np.array([3, -1]), 2, total=9)
@@ -304,10 +316,10 @@ def check_inside(what: str, starts: Positions, length: int, total: int) -> None:
 
 
 class Cuts:
-    """Lookup of the shard of a position; the shards begin and end at `base` [shards + 1].
+    """Lookup of the shard of a position. Shards begin and end at `base` [shards + 1].
 
-    Divides if all shards but the last are equally long, as those of arrays are: a bisection of 256
-    positions takes six times as long.
+    If all shards but the last have the same length, as those of arrays do, the shard is found by a
+    division. A binary search of 256 positions takes six times as long.
 
     >>> Cuts(np.array([0, 4, 8, 9])).shards_at(np.array([8, 3, 4])).tolist()
     [2, 0, 1]
@@ -323,19 +335,22 @@ class Cuts:
         self._each = each if equal else 0
 
     def shards_at(self, at: Positions) -> Positions:
-        """Return the shard that holds each position, never an empty one."""
+        """Return the number of the shard that holds each position in `at`.
+
+        It is never an empty shard.
+        """
         each = self._each
         found: Positions = at // each if each else self._base.searchsorted(at, "right") - 1
         return found
 
 
 class WindowPlaces:
-    """Places of windows of `length` numbers in a range of addresses that holds all shards.
+    """Positions of windows of `length` numbers in a range of addresses that holds all shards.
 
-    Shards begin at `base` [shards + 1] in the stream and at `first` [shards] in the range, int64. A
-    shard has two edges: its start, and the first start of a window that runs over its end and so
-    has no place. All starts between one edge and the next have the same shift from stream to range,
-    which a table holds.
+    Shards begin at `base` [shards + 1] in the stream and at `first` [shards] in the range (int64).
+    A shard has two edges: its start, and the first start of a window that runs over its end and
+    therefore has no position in the range. All starts between an edge and the next have the same
+    shift from stream to range. A table holds these shifts.
 
     >>> places = WindowPlaces(np.array([0, 10, 14]), np.array([100, 200]), length=4)
     >>> places.of(np.array([0, 6, 10])).tolist()
@@ -356,17 +371,18 @@ class WindowPlaces:
         self._near: tuple[np.int64, Positions] | None = None  # computed for the first large batch
 
     def of(self, starts: Positions) -> Positions | None:
-        """Return the start of each window in the range; None unless all are whole in a shard.
+        """Return the start of each window in the range, or None unless each lies in one shard.
 
-        `starts` are one or more, of any value.
+        The array `starts` must not be empty. Its values may be outside the stream.
         """
         at = self._at(starts)
         return at if unsigned_max(at) <= self._last else None
 
     def each(self, starts: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
-        """Return the start of each window in the range, and True for those whole in a shard.
+        """Return the start of each window in the range, and whether it lies in one shard.
 
-        `starts` [k] are of any value.
+        The values of `starts` [k] may be outside the stream. If a window does not lie in one shard,
+        its start in the range has no meaning.
 
         >>> places = WindowPlaces(np.array([0, 10, 14]), np.array([100, 200]), length=4)
         >>> places.each(np.array([6, 7, 10]))[1].tolist()
@@ -389,7 +405,7 @@ class WindowPlaces:
     def _make_near(self) -> tuple[np.int64, Positions]:
         """Compute `_near`: the number of low bits of a start, and the shift by its high bits.
 
-        The shift is `_NOWHERE` where the high bits do not decide it.
+        The shift is `_NOWHERE` if the high bits do not determine it.
         """
         pieces = max(_PIECES, min(_MOST_PIECES, _PIECES_OF_EDGES * len(self._edges)))
         bits = max(0, (self._total - 1).bit_length() - pieces.bit_length() + 1)

@@ -1,9 +1,9 @@
 """Guard against a rebuild in a directory that is being read.
 
-A rebuild replaces a dataset in one step, so a file was opened in the same build if config.json is
-the same file before and after. `BuildGuard` checks that for every file, and so never mixes two
-builds. The check costs two calls of stat for each file that is opened; maps and files that are open
-stay valid.
+A rebuild replaces a dataset in one step. If config.json is the same file before and after another
+file is opened, that file therefore belongs to the same build. `BuildGuard` checks this for every
+file, and so never mixes two builds. The check costs two calls of stat for each file that is opened.
+Maps and files that are already open stay valid.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TRIES = 10
 
 
 def mark_of(directory: Path) -> Mark:
-    """Return the mark of the dataset that is in `directory` now."""
+    """Return a mark that identifies the dataset now in `directory`, or () if there is none."""
     try:
         found = (directory / CONFIG_NAME).lstat()
     except OSError:
@@ -37,7 +37,7 @@ def mark_of(directory: Path) -> Mark:
 
 
 class BuildGuard:
-    """Access to the files of one build: the one found by the first call of `open`."""
+    """Access to the files of one build: the build that the first call of `open` finds."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -45,9 +45,10 @@ class BuildGuard:
         self._self_sha256 = ""
 
     def open(self, opener: Callable[[], Found]) -> Found:
-        """Return the result of `opener`, called so that it reads files of the guarded build alone.
+        """Return the result of `opener`, which reads files of the guarded build only.
 
-        Raises `IntegrityError` if another build, with another config.json, has taken its place.
+        If the dataset is replaced meanwhile, `opener` is called again. Raise `IntegrityError` if
+        the directory now holds another build, with another config.json.
         """
         for _ in range(_TRIES):
             mark = mark_of(self._directory)
@@ -65,7 +66,7 @@ class BuildGuard:
         raise _replaced(self._directory, "it is being replaced again and again")
 
     def identify(self, self_sha256: str) -> None:
-        """Set the digest of config.json by which the guarded build is recognised."""
+        """Set the digest of config.json that identifies the guarded build."""
         self._self_sha256 = self_sha256
 
     def _require_same_build(self) -> None:
@@ -74,9 +75,9 @@ class BuildGuard:
 
 
 def require_same(directory: Path, expected: str, found: str) -> None:
-    """Raise `IntegrityError` unless the digests of two config.json, `self_sha256`, are equal.
+    """Raise `IntegrityError` unless `expected` and `found`, digests of config.json, are equal.
 
-    The recipe id would not do: two builds of one recipe may differ in their files.
+    Recipe ids would not suffice, because two builds of one recipe may differ in their files.
     """
     if found != expected:
         problem = f"the dataset {expected[:12]} was replaced by {found[:12]}"
