@@ -1,1 +1,1 @@
-"""Staging: the hidden directory in which a build grows, its lock and its checkpoints."""
+"""Staging: the hidden directory of an unfinished build, with its lock and its checkpoints."""

@@ -1,8 +1,8 @@
-"""Checkpoints: arrays of an interrupted build that the same command reuses.
+"""Checkpoints: arrays of an interrupted build that the same command uses again.
 
-Each is a .npy file and a sealed note with its hash, both written by a rename. A file that does not
-match its note is ignored. Checkpoints lie in the staging directory of the build, whose key depends
-on all inputs and options, and are removed with it.
+A checkpoint is a .npy file, and a sealed note with the hash of that file. Both are written by a
+rename. A file that does not match its note is ignored. Checkpoints lie in the staging directory of
+the build, whose key depends on all inputs and options, and are removed together with it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ _NOTE = msgspec.json.Decoder(_Note)
 
 
 class Checkpoints:
-    """Checkpoints of one build; `reused` is the number of those that an earlier run made."""
+    """Checkpoints of one build.
+
+    `reused` is the number of checkpoints of an earlier run that this run used.
+    """
 
     def __init__(self, staging: Staging) -> None:
         self._folder = staging.units / _FOLDER
@@ -58,7 +61,11 @@ class Checkpoints:
                 remove_file(path)
 
     def array(self, name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """Return the checkpoint `name`; if there is none, store the array that `make` returns."""
+        """Return the array of the checkpoint `name`.
+
+        If there is no valid checkpoint, call `make`, store the array that it returns, and return
+        it.
+        """
         found = self._load(name)
         if found is not None:
             self.reused += 1

@@ -1,9 +1,10 @@
-"""Removal of unfinished builds that no process works on any more.
+"""Removal of unfinished builds on which no process works any more.
 
-A killed build leaves its staging directory, so that the same command can resume it; a command with
-other options never uses it. A directory is removed only if it belongs to this user, its lock is
-free, locks work on its file system, and the last holder, if it signed, was a process of this host
-that has ended. Every other one is kept, with the reason. Interrupted removals are finished.
+A killed build leaves its staging directory, so that the same command can resume it. A command with
+other options never uses that directory. A directory is removed only if all of this holds: it
+belongs to this user, its lock is free, locks work on its file system, and the last process that
+signed the lock, if any, ran on this host and has ended. Other directories are kept, and the reason
+is returned. Interrupted removals are finished.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ __all__ = ["Leftover", "clean"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leftover:
-    """Unfinished build: its directory, size in bytes, and why it was kept; None if removed."""
+    """Unfinished build: its directory, its size in bytes, and the reason why it was kept.
+
+    The reason is None if the build was removed.
+    """
 
     path: Path
     bytes: int
@@ -37,7 +41,8 @@ class Leftover:
 def clean(out: str | os.PathLike[str], *, dry_run: bool = False) -> list[Leftover]:
     """Remove the abandoned unfinished builds of the dataset directory `out`.
 
-    Returns all unfinished builds found, removed or not. With `dry_run` nothing is changed.
+    Return all unfinished builds of `out`, both removed and kept ones. With `dry_run` nothing is
+    changed.
     """
     place = local_path(out).absolute()
     begun = [_clean_one(path, partial(_remove_rest, path, dry_run)) for path in half_removed(place)]
@@ -57,7 +62,10 @@ def _clean_one(path: Path, remove: Callable[[], str | None]) -> Leftover:
 
 
 def _remove_rest(path: Path, dry_run: bool) -> None:
-    """Finish a removal that was interrupted."""
+    """Finish an interrupted removal. With `dry_run` nothing is changed.
+
+    Raise `StorageError` if the directory belongs to another user.
+    """
     require_own(path)
     if not dry_run:
         remove_tree(path)

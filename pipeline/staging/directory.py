@@ -1,12 +1,13 @@
 """Staging directory: the hidden directory beside the output in which a build works.
 
-Its name is `.NAME.building-KEY` for the output NAME, on the same file system, so that publishing is
-one rename. KEY is derived from the plan: the same command finds its work again, and no other
-command does. A link, or a directory of another user, is refused.
+Its name is `.NAME.building-KEY` for the output NAME. It is on the same file system as the output,
+so that publishing is one rename. KEY is derived from the plan: the same command uses the same
+directory again, and no other command does. A link, or a directory of another user, is refused.
 
-A lock keeps other builders out. On a file system without locks several builders may share the
-directory: each writes under unique names, a finished unit appears by one rename, and the directory
-is removed by one rename, so that a builder still at work fails instead of publishing a part.
+A lock keeps other builders out. On a file system without locks several builders may use the same
+directory. So each builder writes under unique names, and a finished unit appears by one rename. The
+directory is also removed by one rename, so that a builder that still works in it fails instead of
+publishing an incomplete dataset.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _GONE_KEY = re.compile(r"[0-9a-f]{16}\.gone-[0-9a-f]{8}")
 
 
 class Staging:
-    """Staging directory of one build: its paths, lock, leftovers and removal."""
+    """Staging directory of one build, with its lock and its removal."""
 
     def __init__(self, out: Path, key: str) -> None:
         self.out = out
@@ -57,9 +58,9 @@ class Staging:
         self._lock = self.path / LOCK_NAME
 
     def create(self) -> None:
-        """Create the directories, or take over those of an earlier run.
+        """Create the directories, or use those of an earlier run.
 
-        Raises `StorageError` if a link, a file, or another user's directory has the name.
+        Raise `StorageError` if there is a link, a file, or another user's directory with this name.
         """
         create_directory(self.out.parent, parents=True, exist_ok=True)
         for left in reversed(range(_TRIES)):
@@ -82,7 +83,7 @@ class Staging:
                 require_own(path)
 
     def put(self, path: Path, data: bytes) -> None:
-        """Write `data` to the file `path` by a rename, unless it holds `data` already."""
+        """Write `data` to the file `path` by a rename, unless the file contains `data` already."""
         if os.path.lexists(path) and read_own(path) == data:
             return
         scratch = self.path / temporary_name()
@@ -91,14 +92,17 @@ class Staging:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the build; raise `BusyError` if another process has it."""
+        """Hold the lock of the build until the end of the block.
+
+        Raise `BusyError` if another process holds the lock.
+        """
         with lock.hold(self._lock, self.out, self.create):
             yield
 
     def refuse_if_held(self, patience: float = 0.0) -> None:
         """Raise `BusyError` if the lock stays held for more than `patience` seconds.
 
-        Where locks work, the holder may also be this process.
+        If locks work, this happens also if the holder is this process.
         """
         with contextlib.suppress(StorageError):
             lock.refuse_if_held(self._lock, self.out, patience)
@@ -106,8 +110,9 @@ class Staging:
     def refuse_other_builds(self) -> None:
         """Raise `BusyError` if a build of the same output with other options is running.
 
-        Must be called with the lock held. Of builds that start together, the one with the lowest
-        key goes on: it gives the others a second to stop. One that does not stop began before.
+        Call it only while holding the lock. If builds start together, the build with the lowest key
+        continues: it waits a second for the others to stop. A build that does not stop in this time
+        had started before.
         """
         for other in leftovers(self.out, self.key):
             other.refuse_if_held(_TO_GIVE_WAY if self.key < other.key else 0.0)
@@ -121,11 +126,14 @@ class Staging:
             )  # fmt: skip
 
     def has_work(self) -> bool:
-        """Return whether any unit or checkpoint is finished."""
+        """Return whether at least one unit or checkpoint is finished."""
         return any(self.units.glob(f"{UNIT_PREFIX}*"))
 
     def sweep(self) -> None:
-        """Remove temporary files of processes of this host that have ended."""
+        """Remove temporary files of processes of this host that have ended.
+
+        Interrupted removals of builds of this output are finished.
+        """
         for place in (self.path, self.units):
             for path in place.glob(".tmp-*"):
                 if abandoned(path.name):
@@ -133,7 +141,7 @@ class Staging:
         self._remove_gone()
 
     def size(self) -> int:
-        """Return the bytes of the finished units."""
+        """Return the total size of the finished units in bytes."""
         total = 0
         for path in self.units.glob(f"{UNIT_PREFIX}*/*"):
             with contextlib.suppress(FileNotFoundError):  # another builder found it damaged
@@ -141,10 +149,10 @@ class Staging:
         return total
 
     def give_up(self, error: BaseException) -> None:
-        """Remove the directory after `error`, unless it holds finished work.
+        """Remove the directory after `error`, unless it contains finished work.
 
-        Must be called with the lock held. The directory also stays if locks do not work, as another
-        builder may use it, and if `error` asks the user to remove something in it.
+        Call it only while holding the lock. The directory is also kept if locks do not work,
+        because another builder may use it, and if `error` asks the user to remove something in it.
         """
         refused = isinstance(error, StorageError) and error.code == REFUSED
         if refused or self.has_work():
@@ -155,10 +163,11 @@ class Staging:
             self.discard()
 
     def remove_if_abandoned(self, *, dry_run: bool) -> str | None:
-        """Remove the directory if no process can be using it; else return the reason to keep it.
+        """Remove the directory if no process can be using it.
 
-        With `dry_run` nothing is changed. Raises `BusyError` if a process holds the lock,
-        `StorageError` if the directory belongs to another user.
+        Return None if the directory was removed, or else the reason to keep it. With `dry_run`
+        nothing is changed. Raise `BusyError` if a process holds the lock, and `StorageError` if the
+        directory belongs to another user.
         """
         require_own(self.path)
         signed = lock.holder(self._lock)
@@ -177,7 +186,7 @@ class Staging:
         return _NO_LOCKS
 
     def discard_if_idle(self) -> None:
-        """Remove the directory unless a process holds its lock; finish interrupted removals."""
+        """Remove the directory unless a process holds its lock, and finish interrupted removals."""
         with contextlib.suppress(BusyError, StorageError, OSError):
             if is_directory(self.path):
                 require_own(self.path)
@@ -186,27 +195,27 @@ class Staging:
         self._remove_gone()
 
     def discard(self) -> None:
-        """Remove the directory; ignore failures, as leftovers do no harm."""
+        """Remove the directory. Ignore failures, because a remaining directory does no harm."""
         with contextlib.suppress(StorageError):
             aside = f"{self.path.name}.gone-{os.urandom(4).hex()}"
             _remove_at_once(self.path, self.path.with_name(aside))
 
     def _remove_gone(self) -> None:
-        """Finish removals that were interrupted."""
+        """Finish interrupted removals of builds of this output."""
         for path in half_removed(self.out):
             with contextlib.suppress(StorageError):
                 remove_tree(path)
 
 
 def leftovers(out: Path, key: str | None = None) -> list[Staging]:
-    """Return the unfinished builds of `out`, except the one with `key`."""
+    """Return the unfinished builds of `out`, except the build with the key `key`."""
     start = len(_prefix(out))
     keys = [path.name[start:] for path in _beside(out, _KEY)]
     return [Staging(out, other) for other in keys if other != key]
 
 
 def half_removed(out: Path) -> list[Path]:
-    """Return the staging directories of `out` whose removal was begun but not finished."""
+    """Return the staging directories of `out` whose removal was interrupted."""
     return _beside(out, _GONE_KEY)
 
 
@@ -215,7 +224,10 @@ def _prefix(out: Path) -> str:
 
 
 def _beside(out: Path, key: re.Pattern[str]) -> list[Path]:
-    """Return the directories beside `out` whose names end in `key`; links are left out."""
+    """Return the staging directories of `out` whose key matches the pattern `key`, sorted.
+
+    Links are left out.
+    """
     prefix = _prefix(out)
     found = out.parent.glob(f"{glob.escape(prefix)}*") if out.parent.is_dir() else ()
     return sorted(
@@ -224,7 +236,7 @@ def _beside(out: Path, key: re.Pattern[str]) -> list[Path]:
 
 
 def _remove_at_once(path: Path, aside: Path) -> None:
-    """Rename `path` to `aside`, then delete it."""
+    """Rename `path` to `aside`, so that it disappears at once, and then delete it."""
     with contextlib.suppress(StorageError):
         rename(path, aside)
         path = aside
@@ -241,7 +253,10 @@ def _remove_at_once(path: Path, aside: Path) -> None:
 
 
 def abandoned(name: str) -> bool:
-    """Return whether `name` is a `temporary_name` of a process of this host that has ended."""
+    """Return whether `name` belongs to a temporary file of an ended process of this host.
+
+    Such names are made by `temporary_name`.
+    """
     host, _, rest = name.removeprefix(".tmp-").rpartition("-")
     host, _, pid = host.rpartition("-")
     return pid.isdigit() and bool(rest) and lock.is_dead(host, int(pid))

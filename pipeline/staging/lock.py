@@ -1,7 +1,7 @@
-"""Lock of a build in progress: a file that names the process that holds it.
+"""Lock of an unfinished build: a file that names the process that holds the lock.
 
-It keeps two builders from doing the same work twice. On a file system without locks every builder
-gets it, so correctness must not depend on it.
+The lock keeps two builders from doing the same work twice. On a file system without locks every
+builder gets the lock, so correctness must not depend on it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _UNSIGNED = 0.2  # seconds that a new holder may take to sign
 
 @contextlib.contextmanager
 def hold(path: Path, out: Path, make_place: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock file `path` of the build of `out`; raise `BusyError` if another holds it.
+    """Hold the lock file `path` of the build of `out` until the end of the block.
 
-    `make_place` makes its directory, in case the previous builder removes it meanwhile.
+    Raise `BusyError` if another process holds the lock. The function `make_place` is called to make
+    the directory of the file if it is missing, for example because another builder removed it.
     """
     descriptor = _take(path, out, make_place)
     try:
@@ -42,10 +43,10 @@ def hold(path: Path, out: Path, make_place: Callable[[], None]) -> Iterator[None
 
 
 def excludes_others(path: Path, out: Path) -> bool:
-    """Return whether locks work for the lock file `path`; write nothing.
+    """Return whether locking the file `path` keeps out a second process.
 
-    Raises `BusyError` if a process holds the lock. Returns True if there is no such file, as then
-    no process has held it.
+    The file is not changed. Return True if it does not exist. Raise `BusyError` if a process holds
+    the lock.
     """
     descriptor = open_own_file(path, create=False)
     if descriptor is None:
@@ -64,7 +65,7 @@ def excludes_others(path: Path, out: Path) -> bool:
 
 
 def refuse_if_held(path: Path, out: Path, patience: float = 0.0) -> None:
-    """Raise `BusyError` if the lock file `path` stays held for more than `patience` seconds."""
+    """Raise `BusyError` if the lock file `path` stays locked for more than `patience` seconds."""
     descriptor = open_own_file(path, create=False)
     if descriptor is not None:
         try:
@@ -74,7 +75,11 @@ def refuse_if_held(path: Path, out: Path, patience: float = 0.0) -> None:
 
 
 def holder(path: Path) -> tuple[str, int] | None:
-    """Return host and process id of the last signer of the lock file `path`; None without one."""
+    """Return the host and the process id that the lock file `path` names.
+
+    They belong to the last process that held the lock and signed the file. Return None if there is
+    no file or no signature.
+    """
     descriptor = open_own_file(path, create=False)
     if descriptor is None:
         return None
@@ -85,7 +90,11 @@ def holder(path: Path) -> tuple[str, int] | None:
 
 
 def _take(path: Path, out: Path, make_place: Callable[[], None]) -> int:
-    """Return a descriptor of the locked file `path`; try again if it is removed meanwhile."""
+    """Create and lock the file `path`, and return its descriptor.
+
+    If another process removes the file or its directory meanwhile, try again. Raise `BusyError` if
+    the lock is held by another process, or after `_TRIES` attempts.
+    """
     for _ in range(_TRIES):
         descriptor = open_own_file(path, create=True)
         if descriptor is not None:
@@ -102,10 +111,10 @@ def _take(path: Path, out: Path, make_place: Callable[[], None]) -> int:
 
 
 def _lock(descriptor: int, out: Path, patience: float = 0.0) -> None:
-    """Lock the open file; raise `BusyError` if it stays held.
+    """Lock the open file. Raise `BusyError` if it stays locked for more than `patience` seconds.
 
-    It waits a moment at least, as the holder may only be looking whether the lock is free, or has
-    yet to sign. Without locks in the file system it returns at once.
+    The shortest wait is a fraction of a second, because the holder may only be testing the lock, or
+    may not have signed it yet. If the file system has no locks, the function returns at once.
     """
     waited = 0.0
     while not _try_lock(descriptor):
@@ -129,7 +138,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _close(descriptor: int) -> None:
-    """Close the file; ignore errors, as nothing that matters was written."""
+    """Close the file. Errors are ignored, because nothing that matters was written."""
     with contextlib.suppress(OSError):
         os.close(descriptor)
 
@@ -148,7 +157,10 @@ def _sign(descriptor: int) -> None:
 
 
 def _read_holder(descriptor: int) -> str | None:
-    """Return the signer as words for an error; None if there is none, or it has ended."""
+    """Return the process that signed the file, in words for an error message.
+
+    Return None if the file is not signed, or if the process has ended.
+    """
     signed = _signature(descriptor)
     if signed is None:
         return None
@@ -172,7 +184,10 @@ def _busy(out: Path, holder: str | None) -> BusyError:
 
 
 def is_dead(host: str, pid: int) -> bool:
-    """Return True if process `pid` of `host` has ended; False if unknown, as of other hosts."""
+    """Return whether it is certain that process `pid` of `host` has ended.
+
+    The result is False for processes of other hosts, of which nothing is known.
+    """
     if host != os.uname().nodename or pid <= 0:
         return False
     try:

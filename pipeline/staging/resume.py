@@ -1,4 +1,4 @@
-"""Finished units of an earlier run, which are hashed again before they are used."""
+"""Finished units of an earlier run, whose files are hashed again before they are used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ R = TypeVar("R", bound=UnitResult)
 def finished_units(
     staging: Staging, count: int, threads: int, decoder: msgspec.json.Decoder[R]
 ) -> list[R]:
-    """Return the results of intact units; remove damaged units, so that they are done again."""
+    """Return the results of the finished units whose files are intact.
+
+    Damaged units are removed, so that they are processed again. `count` is the number of units in
+    the plan.
+    """
     present = [number for number in range(count) if (staging.units / unit_name(number)).is_dir()]
     with ThreadPoolExecutor(threads) as pool:
         checked = list(pool.map(lambda number: _check(staging.units, number, decoder), present))
@@ -46,7 +50,7 @@ def _check(units: Path, number: int, decoder: msgspec.json.Decoder[R]) -> R | No
 
 
 def load_result(units: Path, number: int, decoder: msgspec.json.Decoder[R]) -> R:
-    """Return the result of a unit; raise ValueError if its file was changed."""
+    """Return the result of unit `number`. Raise `ValueError` if its file was changed."""
     return decoder.decode(unseal(read_own(units / unit_name(number) / RESULT_NAME)))
 
 

@@ -1,8 +1,8 @@
-"""Syncing of finished units to stable storage while other units are still being done.
+"""Syncing of finished units to stable storage while other units are still processed.
 
 A dataset is published only when all of it is on stable storage. Syncing units as they finish
 spreads that work over the build, instead of leaving all of it to the end. The commit still syncs
-every file that it publishes, those of earlier runs' units too.
+every file that it publishes, also those of units from earlier runs.
 
 One case cannot be detected: if a process is killed while the kernel waits for a failing disk, the
 failure is lost, and the next run finds the unit intact in the page cache.
@@ -23,9 +23,9 @@ __all__ = ["Writeback", "sync_or_remove"]
 class Writeback:
     """Thread that syncs the large files of units, one after the other.
 
-    `files` is a glob pattern and the least size in bytes; None: no files. The kernel reports a
-    failure only once, so the unit is then removed, to be done again by the next run, and the next
-    call of `add` or `finish` raises the error.
+    `files` is a glob pattern and the smallest size in bytes of the files to sync, or None to sync
+    no files. If a sync fails, the unit is removed, because the kernel reports a failure only once.
+    The next call of `add` or `finish` raises the error, and the next run processes the unit again.
     """
 
     def __init__(self, files: tuple[str, int] | None) -> None:
@@ -36,7 +36,10 @@ class Writeback:
         self._abandoned = False
 
     def add(self, unit: Path) -> None:
-        """Queue the finished unit in the directory `unit` to be synced."""
+        """Queue the finished unit in the directory `unit` for syncing.
+
+        Raise `StorageError` if an earlier sync has failed.
+        """
         self._check()
         if self._files is None:
             return
@@ -47,14 +50,14 @@ class Writeback:
         self._waiting.put(unit)
 
     def finish(self) -> None:
-        """Wait until all units are synced; raise `StorageError` if a file could not be."""
+        """Wait until all units are synced. Raise `StorageError` if a sync has failed."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join()
         self._check()
 
     def abandon(self) -> None:
-        """Stop after the current file, as the build has failed."""
+        """Stop after the current file. Call it when the build has failed."""
         self._abandoned = True
         self._waiting.put(None)
 
@@ -81,7 +84,10 @@ class Writeback:
 
 
 def sync_or_remove(path: Path, unit: Path | None) -> None:
-    """Sync a file; if that fails, remove the `unit` that it belongs to."""
+    """Sync a file. If that fails, remove the directory `unit` and raise `StorageError`.
+
+    Nothing is removed if `unit` is None.
+    """
     try:
         sync_file(path)
     except StorageError:
