@@ -5,10 +5,10 @@
 
     loader = dataprep.create_loader("shards", "train", batch_size=32, seq_len=2048, seed=0)
 
-Importing dataprep imports none of torch, datasets, tokenizers and pyarrow: a name is loaded on
-first use. `__all__` lists the main names. The others are in the modules `dataprep.collate`,
-`datasets`, `errors`, `external`, `interop`, `profile`, `seeding` and `text`, and `dataprep.NAME`
-finds them as well, for code that was written before these modules existed.
+A name is loaded when it is first used, so importing dataprep does not import torch, datasets,
+tokenizers or pyarrow. `__all__` lists the main names. The other names are in the modules
+`dataprep.collate`, `datasets`, `errors`, `external`, `interop`, `profile`, `seeding` and `text`.
+They are also available as `dataprep.NAME`, for code that was written before these modules existed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Torch datasets over builds, and the types that `open_arrays` and `open_pairs` return.
 
 `StreamDataset` is iterable. The other datasets are map-style: `create_loader` makes them from row
-specs, and they work in a stock `torch.utils.data.DataLoader`, `Subset`, `ConcatDataset` and
+specs, and they also work in a plain `torch.utils.data.DataLoader`, `Subset`, `ConcatDataset` and
 `random_split`.
 """
 

@@ -1,4 +1,4 @@
-"""Errors that dataprep raises on purpose; `DataprepError` is the base of all."""
+"""Errors that dataprep raises on purpose. `DataprepError` is the base class of all."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Conformance suites for kinds of builds and for executors.
+"""Conformance checks for kinds of builds and for executors.
 
-The tests of a new kind or executor call them. They raise `AssertionError` if it breaks a rule of
-`dataprep.pipeline.kinds` or `dataprep.pipeline.execute.executor`.
+The tests of a new kind or executor call them. They raise `AssertionError` if the kind or executor
+breaks a rule of `dataprep.pipeline.kinds` or `dataprep.pipeline.execute.executor`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ __all__ = ["check_executor", "check_kind"]
 
 
 class _StoppedError(Exception):
-    """Raised by a progress callback to stop a build."""
+    """Exception that a progress callback raises to stop a build."""
 
 
 def check_kind(make_kind: Callable[[], Kind[Any, Any, Any]], options: Any) -> None:
-    """Check that a kind keeps the rules of all kinds of builds.
+    """Raise `AssertionError` if a kind breaks a rule for all kinds of builds.
 
-    `options` describe a build of at least two units; their `out` must not exist. The check
-    estimates the build and runs it into directories beside `out`: with one worker, a second time
-    over the finished dataset, with two workers, and stopped and then resumed. All datasets must
-    have equal bytes and pass `verify`, a finished build must be reused, the finished units of a
-    stopped one resumed, and no other file may be left.
+    The options must describe a build of at least two units, and `options.out` must not exist. The
+    check estimates the build and then runs it into directories beside `options.out`: with one
+    worker, again over the finished dataset, with two workers, and stopped and then resumed. All
+    datasets must have equal bytes and pass `verify`. A finished build must be reused, a resumed
+    build must reuse the units that were finished, and no other files may remain.
     """
     out = Path(options.out)
     places = [out.with_name(f"{out.name}-{name}") for name in ("one", "two", "stopped")]
@@ -60,7 +60,10 @@ def check_kind(make_kind: Callable[[], Kind[Any, Any, Any]], options: Any) -> No
 
 
 def _stop_after_a_unit(kind: Kind[Any, Any, Any], options: Any) -> None:
-    """Start the build, and stop it when the second unit reports progress."""
+    """Start the build and stop it when the second unit reports progress.
+
+    Raise `AssertionError` if the build ends without such a report.
+    """
     seen: list[Progress] = []
 
     def stop(progress: Progress) -> None:
@@ -79,11 +82,13 @@ def _stop_after_a_unit(kind: Kind[Any, Any, Any], options: Any) -> None:
 def check_executor(
     make_executor: Callable[[], Executor], staging: Path, units: int, failing: int | None = None
 ) -> None:
-    """Check that an executor runs the `units` units of the plan in `staging`, none of them done.
+    """Raise `AssertionError` if an executor breaks a rule of `Executor`.
 
-    The executor must call `begun` once and report the end of each unit by one event. A finished
-    unit must be in the staging directory. If unit `failing` cannot be built, its event must not say
-    finished; the check then stops the run by an exception in the callback, which must reach it.
+    The executor runs the `units` units of the plan in the directory `staging`, in which no unit may
+    be finished. The executor must call `begun` once and report the end of each unit by one event. A
+    finished unit must be in the staging directory. The number `failing` is that of a unit that
+    cannot be built, whose event must not be `finished`. The check then raises an exception in the
+    callback, which must stop the run and propagate.
     """
     executor = make_executor()
     _require(executor.count >= 1, "an executor does at least one unit at once")
@@ -126,7 +131,7 @@ def _size(place: Path) -> int:
 
 
 def _digests(place: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of a dataset."""
+    """Return the SHA-256 of each file of the dataset in `place`, by relative path."""
     return {
         path.relative_to(place).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(place.rglob("*")) if path.is_file()

@@ -2,10 +2,11 @@
 
     train, val = create_dataloaders("train.jsonl", "val.jsonl", tokenizer, seq_length=128)
 
-The texts are built into a dataset in a cache, which later calls find by the content of the files
-(`dataprep.pipeline.text_cache`): ``$DATAPREP_CACHE/texts``, else ``~/.cache/dataprep/texts``. The
-loaders are those of `create_loader`: memory-mapped ids of 2 or 4 bytes, seeded orders, any number
-of ranks and workers, exact resume. For more than a few gigabytes use `dataprep build`.
+The texts are built into a dataset in a cache (`dataprep.pipeline.text_cache`), and later calls find
+this dataset by the content of the files. The cache is ``$DATAPREP_CACHE/texts``, or else
+``~/.cache/dataprep/texts``. The loaders are those of `create_loader`: memory-mapped ids of 2 or 4
+bytes, seeded orders, any number of ranks and workers, exact resume. For more than a few gigabytes
+of text use `dataprep build`.
 """
 
 from __future__ import annotations
@@ -113,11 +114,12 @@ def create_dataloaders(  # noqa: PLR0917  (the names and the order that callers 
     Arguments:
         train_path, val_path: JSONL or plain text, compressed or not; a file, a folder or a glob.
             Without a `val_path` the validation loader is None.
-        tokenizer: None for the built-in one; a path or a name, as for `dataprep build`; a
-            `tokenizers.Tokenizer`, or an object with one as `backend_tokenizer`, as transformers
-            has; or any object whose `encode(text)` returns a list of ids or a dict with
-            `input_ids`. Such an object adds all special tokens itself, and every call encodes all
-            documents again. With the others, text that spells a special token is encoded as text.
+        tokenizer: None for the built-in tokenizer; a path or a name, as for `dataprep build`; a
+            `tokenizers.Tokenizer`; an object with such a tokenizer as `backend_tokenizer`, as in
+            transformers; or any object whose `encode(text)` returns a list of ids or a dict with
+            `input_ids`. An object of this last kind adds all special tokens itself, and every call
+            encodes all documents again. The other tokenizers encode special tokens in the text as
+            plain text.
         batch_size: rows per step and rank.
         seq_length: tokens per row.
         num_workers: number of worker processes; 0 for a thread of this process, which is faster.
@@ -128,9 +130,9 @@ def create_dataloaders(  # noqa: PLR0917  (the names and the order that callers 
             ``"line"``, or ``"file"``.
         stride: tokens from the start of one training window to the start of the next; None for
             `seq_length`, so that each token is an input once.
-        cross_documents: True for windows of one stream of all documents, end to end. False for
+        cross_documents: True for windows of one stream of all documents, concatenated. False for
             padded rows of whole documents side by side, with `position_ids` that start again at
-            each document; no label is from another document than its input.
+            each document; input and label are then always from the same document.
         labels: ``"shifted"``: label j is the token after input j; ``"unshifted"``: labels equal the
             inputs, for models that shift them; None: no labels.
         bos, eos: token added before and after each document: ``"auto"`` for the choice of the
@@ -141,10 +143,11 @@ def create_dataloaders(  # noqa: PLR0917  (the names and the order that callers 
             always complete.
         cache_dir: directory of the cache, in place of ``$DATAPREP_CACHE/texts``.
 
-    The other arguments are those of `create_loader`. Raises `RecordError`, with file and line, for
-    a bad record, `InputError`, with the number of tokens, for a corpus too short for one window,
-    and `UsageError` for one too short for one batch. The first call takes as long as a build (a
-    second, and another for each hundred megabytes), later ones as long as reading the files.
+    The other arguments are those of `create_loader`. Raise `RecordError`, with file and line, for a
+    bad record, `InputError`, with the number of tokens, for a corpus too short for one window, and
+    `UsageError` for a corpus too short for one batch. The first call takes as long as a build (a
+    second, and another second for each hundred megabytes). Later calls take as long as reading the
+    files.
 
         >>> train, val = create_dataloaders("train.txt", "val.txt", seq_length=64)  # doctest: +SKIP
         >>> for batch in train:                                                     # doctest: +SKIP
@@ -199,7 +202,7 @@ def _split(
 
 
 def _in_python(error: DataprepError) -> DataprepError:
-    """Return the error with arguments of these functions in place of command-line options."""
+    """Return `error`, with command-line options replaced by arguments of these functions."""
 
     def rewritten(text: str | None) -> str | None:
         for phrase, instead in _PHRASES:
@@ -216,7 +219,7 @@ def _argument(option: re.Match[str]) -> str:
 
 
 def _tokenizer_fields(tokenizer: Any) -> dict[str, Any]:
-    """Return the fields of `TextSource` for a name, a file or a function as the tokenizer."""
+    """Return the fields of `TextSource` that describe `tokenizer`: a name, a file or a function."""
     if tokenizer is None or isinstance(tokenizer, str | os.PathLike):
         return {"tokenizer": None if tokenizer is None else os.fspath(tokenizer)}
     named = {role: getattr(tokenizer, role, None) for role in _ROLES}
@@ -234,7 +237,10 @@ def _tokenizer_fields(tokenizer: Any) -> dict[str, Any]:
 
 
 def _about_file(error: InputError, path: _Path, split: Split) -> InputError:
-    """Return an error of too few tokens as one about the file, not about the split of the cache."""
+    """Return the error of a corpus with too few tokens as an error about the file `path`.
+
+    The original error is about the split in the cache. Other errors are returned unchanged.
+    """
     if error.code != "E_TOO_FEW_TOKENS":
         return error
     return InputError(

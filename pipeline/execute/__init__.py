@@ -1,1 +1,1 @@
-"""Execution of units: worker processes, the work on one unit, the files that it writes."""
+"""Execution of units: worker processes, the work on a unit, and the files that it writes."""

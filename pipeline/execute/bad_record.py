@@ -1,4 +1,4 @@
-"""Errors of bad records and failed units, with file, line and remedy."""
+"""Errors for bad records and failed units, with file, line and advice."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ DECISIONS = {
 def failure_of(event: Event, sources: Sequence[Source], *, all_bad: bool = False) -> DataprepError:
     """Return the error for the failure that `event` reports.
 
-    `all_bad`: every record of the sample was bad, so that leaving some out is no remedy.
+    If `all_bad` is true, every record of the sample was bad, and the error does not advise leaving
+    bad records out.
     """
     if event.bad_record is not None:
         reject, span = event.bad_record
@@ -77,7 +78,10 @@ def failure_of(event: Event, sources: Sequence[Source], *, all_bad: bool = False
 def record_error(
     reject: Reject, span: Span, source: Source, *, all_bad: bool = False
 ) -> RecordError:
-    """Return the error of a bad record; reads the file up to its span, to count lines."""
+    """Return the error for a bad record in `span` of an input.
+
+    The file is read from its beginning to the span, to count lines.
+    """
     if reject.line is None:
         where = f"{source.name} row {reject.offset}"
     else:

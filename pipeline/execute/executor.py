@@ -1,7 +1,7 @@
 """Interface of executors, which run the units of a plan.
 
-All executors give the same events for the same units, and units have no effect on one another, so
-the executor never changes the result.
+All executors give the same events for the same units, and units have no effect on one another. So
+the choice of the executor never changes the result.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ OnEvent = Callable[[Event], None]
 
 
 class Executor(Protocol):
-    """Runner of the units of a plan, in this process or in others."""
+    """Protocol of an executor, which runs the units of a plan in this process or in others."""
 
     @property
     def count(self) -> int:
-        """Return how many units are done at once."""
+        """Number of units that run at the same time."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """Return sentences for the user about accidents, such as workers that were replaced."""
+        """Sentences for the user about accidents, such as workers that were replaced."""
 
     def run(
         self,
@@ -38,12 +38,13 @@ class Executor(Protocol):
         begun: Callable[[], None],
         inputs: Callable[[int], Sequence[Source]],
     ) -> None:
-        """Do `units` of the plan in the directory `staging`, and return when all are done.
+        """Run `units` of the plan in the directory `staging`, and return when all are finished.
 
-        `on_event` is called in the caller's thread for each event; an exception of it stops the
-        executor and propagates. `begun` is called once, in the same thread, when the units have
-        begun or just before. `inputs` returns the inputs of a unit, for error messages.
+        The function `on_event` is called in the caller's thread for each event. If it raises an
+        exception, the executor stops and the exception propagates. The function `begun` is called
+        once, in the same thread, when the units have begun or just before. The function `inputs`
+        returns the inputs of a unit, for error messages.
         """
 
     def stop(self) -> None:
-        """Stop all work at once; unfinished units are lost."""
+        """Stop all work at once. Unfinished units are lost."""

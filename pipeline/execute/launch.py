@@ -1,8 +1,8 @@
-"""Launch of worker processes; the module imports fast, so that it can come first.
+"""Start of worker processes, in a module that imports fast enough to be imported first.
 
 The coordinator and a worker each take a quarter of a second for their imports. `ahead` starts
-workers before the coordinator's imports; `launch` returns these workers before it starts others,
-and `release` ends those that were not used.
+workers before the coordinator's imports. `launch` returns these workers before it starts new ones,
+and `release` ends the workers that were not used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ready: list[Launched] = []
 class Launched(NamedTuple):
     """Worker process, the pipe to read its events from, and the file with its current activity.
 
-    `read.process_limits.Watch` writes that file.
+    In the worker, `read.process_limits.Watch` writes this file.
     """
 
     process: subprocess.Popen[bytes]
@@ -47,9 +47,9 @@ class Launched(NamedTuple):
 
 @contextlib.contextmanager
 def ahead(count: int, likely: str | None = None) -> Iterator[None]:
-    """Start `count` workers, which `launch` will return; on exit end those that are left.
+    """Start `count` workers for `launch` to return, and end the unused workers on exit.
 
-    They import the kind at the address `likely`.
+    The workers import the kind at the address `likely`.
     """
     try:
         _ready.extend(_start(likely) for _ in range(count))
@@ -59,12 +59,15 @@ def ahead(count: int, likely: str | None = None) -> Iterator[None]:
 
 
 def launch(likely: str | None = None) -> Launched:
-    """Return a worker that `ahead` has started, or else a new one, which imports `likely`."""
+    """Return a worker that `ahead` has started, or else start and return a new worker.
+
+    A new worker imports the kind at the address `likely`.
+    """
     return _ready.pop(0) if _ready else _start(likely)
 
 
 def release() -> None:
-    """End the workers that `ahead` started and `launch` has not returned."""
+    """Kill the workers that `ahead` started and `launch` has not returned."""
     while _ready:
         idle = _ready.pop()
         idle.process.kill()
@@ -73,9 +76,10 @@ def release() -> None:
 
 
 def likely_units(inputs: Sequence[str], enough: int) -> int:
-    """Return a guess at the number of units of `inputs`, at most `enough`, from file sizes.
+    """Return a guess of the number of units of `inputs`, at most `enough`, from file sizes.
 
-    Globs and hub datasets count as none. The guess only decides how early workers start.
+    Globs and datasets on the hub are not counted. The guess only decides how many workers start
+    early.
     """
     total = 0
     for looks, path in enumerate(path for given in inputs for path in _files(given)):
@@ -98,7 +102,10 @@ def _files(given: str) -> Iterator[Path]:
 
 
 def _start(likely: str | None) -> Launched:
-    """Start a worker; its events have a pipe of their own, into which no library prints."""
+    """Start a worker and return it.
+
+    Its events have a separate pipe, so that output of libraries does not mix with them.
+    """
     note = new_note()
     try:
         reading, writing = os.pipe()
@@ -124,7 +131,7 @@ def _start(likely: str | None) -> Launched:
 
 
 def _command(events: int, note: int, likely: str | None) -> list[str]:
-    """Return the command of a worker that imports this package, installed or not."""
+    """Return the command of a worker that can import this package, even if it is not installed."""
     root = str(Path(dataprep.__path__[0]).parent)
     start = (
         f"import sys; sys.path.append({root!r}); "
@@ -137,6 +144,9 @@ def _command(events: int, note: int, likely: str | None) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of a worker, whose libraries use one thread: workers are many."""
+    """Return the environment of a worker, in which libraries use a single thread.
+
+    Several workers run at the same time, so more threads would only compete for cores.
+    """
     single = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     return {**os.environ, **single, "OPENBLAS_NUM_THREADS": "1"}

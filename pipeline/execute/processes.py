@@ -1,8 +1,8 @@
-"""Worker processes on this machine, the default executor.
+"""Executor with worker processes on this machine, which is the default.
 
-A worker that dies is replaced and its unit tried once more; if that one dies too, the build stops
-and names the unit. A worker that exceeded a limit of `Watch`, or crashed under it, is replaced as
-well, but its unit has failed.
+A worker that dies is replaced, and its unit is tried once more. If the second worker dies too, the
+build stops and names the unit. A worker that exceeds a limit of `Watch`, or crashes during work
+that `Watch` records, is replaced as well, but its unit has failed and is not tried again.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _Questions = queue.SimpleQueue[bytes]
 
 
 class Processes:
-    """Executor with `count` worker processes, each served by a thread with one unit at a time.
+    """Executor with `count` worker processes, each with a thread that sends it one unit at a time.
 
     On entry to the context the workers start and import the kind at `address`, while the caller
-    still plans. On exit they are killed, and unfinished units are lost.
+    still plans. On exit the workers are killed, and unfinished units are lost.
     """
 
     def __init__(self, count: int, address: str) -> None:
@@ -80,15 +80,16 @@ class Processes:
     def load(self, *requests: bytes) -> None:
         """Send `requests` to all workers, in order, so that they load what units will need.
 
-        The first worker waits for the request of `ask_first` after the first of `requests`.
+        After the first of `requests`, the first worker waits for the request of `ask_first`.
         """
         for number, process in enumerate(self._processes):
             self._feed_by_thread(process, requests, self._questions if number == 0 else None)
 
     def ask(self, request: bytes) -> Event:
-        """Send `request` to a worker and return the event of its answer or failure.
+        """Send `request` to a worker, and return the event with its answer or failure.
 
-        Must come before `load`. Starts a worker if there is none.
+        A worker is started if there is none. This method must be called before `load`. Raise
+        `StorageError` if the worker dies.
         """
         process = self._processes[0] if self._processes else self.start()
         event = process.ask(self._address, request) or process.failure(NO_UNIT)
@@ -100,9 +101,10 @@ class Processes:
         return event
 
     def ask_first(self, request: bytes) -> bytes | None:
-        """Return the first worker's answer to `request`; must be called after `load`, once.
+        """Return the first worker's answer to `request`.
 
-        Returns None if there is no worker, if it has died, or if the kind raised an error.
+        Return None if there is no worker, if it has died, or if the kind raised an error. This
+        method must be called once, after `load`.
         """
         if not self._threads:
             return None
@@ -119,7 +121,7 @@ class Processes:
         begun: Callable[[], None],
         inputs: Callable[[int], Sequence[Source]],
     ) -> None:
-        """Do `units` of the plan in `staging`; see `Executor`."""
+        """Run `units` of the plan in `staging`. The arguments are those of `Executor.run`."""
         for number in units:
             self._waiting.put(number)
         if not self._threads:
@@ -143,7 +145,7 @@ class Processes:
             on_event(event)
 
     def start(self) -> _Process:
-        """Start one more process."""
+        """Start one more worker process and return it."""
         process = _Process(self._address)
         self._processes.append(process)
         return process
@@ -171,7 +173,10 @@ class Processes:
     def _feed(
         self, process: _Process, requests: Sequence[bytes], questions: _Questions | None
     ) -> None:
-        """Send `process` requests, then units until none are left; runs in a thread of its own."""
+        """Send `process` the requests, and then units until none is left.
+
+        Each process has its own thread, which runs this method.
+        """
         for request in requests[:1]:
             process.post(self._address, request)
         if questions is not None:
@@ -191,7 +196,7 @@ class Processes:
         process.end()
 
     def _pass_on(self, process: _Process, question: bytes) -> None:
-        """Send `question` to `process` and queue its answer; for an empty question queue None."""
+        """Send `question` to `process` and queue its answer. For an empty question queue None."""
         answer = None
         try:
             if question:
@@ -200,7 +205,7 @@ class Processes:
             self._answers.put(answer)  # `ask_first` waits for it
 
     def _follow(self, process: _Process) -> bool:
-        """Queue the events of one unit; return whether the process survived it."""
+        """Queue the events of one unit until it ends. Return False if the process died."""
         for event in process.events():
             if event.unit == NO_UNIT:
                 continue  # the answer to a request that was posted
@@ -216,7 +221,10 @@ class Processes:
             return None
 
     def _count_death(self, death: _Death, inputs: Callable[[int], Sequence[Source]]) -> None:
-        """Note the death of a worker; raise an error if its unit has been tried often enough."""
+        """Add a note about the death of a worker.
+
+        Raise an error if its unit has been tried `_ATTEMPTS` times.
+        """
         code = death.process.wait()
         self.notes.append(
             f"the worker {describe_exit(code)} in unit {death.unit}; it was done again"
@@ -236,7 +244,7 @@ class Processes:
 
 
 class _Process:
-    """Worker process with its two pipes."""
+    """Worker process, with the pipe to send it messages and the pipe of its events."""
 
     def __init__(self, likely: str) -> None:
         self._launched = launch(likely)
@@ -244,14 +252,20 @@ class _Process:
         self._popen, self._events, _ = self._launched
 
     def send(self, data: bytes) -> None:
-        """Write `data` to its input; ignore errors, as `events` shows whether it has died."""
+        """Write `data` to the standard input of the worker.
+
+        Errors are ignored, because `events` shows whether the worker has died.
+        """
         if self._popen.stdin is not None:
             with contextlib.suppress(OSError):
                 self._popen.stdin.write(data)
                 self._popen.stdin.flush()
 
     def ask(self, address: str, request: bytes) -> Event | None:
-        """Return the event that answers `request` to the kind at `address`; None if it died."""
+        """Return the event that answers `request` to the kind at `address`.
+
+        Return None if the worker dies first.
+        """
         self.post(address, request)
         for event in self.events():
             self._unread -= 1
@@ -265,7 +279,7 @@ class _Process:
         self.send(b"ask %b %d\n" % (address.encode(), len(request)) + request)
 
     def events(self) -> Iterator[Event]:
-        """Yield its events until it ends; kill it if it sends a line that is no event."""
+        """Yield the events of the worker until it ends. Kill it if it sends an invalid event."""
         while line := self._events.readline():
             try:
                 yield _EVENT.decode(line)
@@ -274,21 +288,25 @@ class _Process:
                 return
 
     def end(self) -> None:
-        """Close its input, so that it exits."""
+        """Close the standard input of the worker, so that it exits."""
         if self._popen.stdin is not None:
             with contextlib.suppress(OSError):
                 self._popen.stdin.close()
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the worker."""
         self._popen.kill()
 
     def wait(self) -> int:
-        """Wait for it and return its exit status."""
+        """Wait until the worker has ended, and return its exit status."""
         return self._popen.wait()
 
     def failure(self, unit: int) -> Event | None:
-        """Return the failure of `unit` if a limit or crash under `Watch` ended it, else None."""
+        """Return the event for the failure of `unit` if the watched activity ended the worker.
+
+        That is, the worker exceeded its time limit or crashed during an activity that `Watch`
+        recorded. Otherwise return None. The method waits until the worker has ended.
+        """
         place = read_activity(self._launched.note)
         code = self.wait()
         if place is None or -code not in {OVERTIME, *CRASHES}:
@@ -307,14 +325,14 @@ class _Process:
         return Event(unit=unit, bad_record=(reject, Span(place.source, place.start, place.stop)))
 
     def close(self) -> None:
-        """Wait for it and close the pipes."""
+        """Wait until the worker has ended, and close its pipes."""
         self._popen.wait()
         self.end()
         self._launched.close()
 
 
 class _Death:
-    """End of a process in the middle of a unit."""
+    """Death of a worker process while it worked on a unit."""
 
     def __init__(self, unit: int, process: _Process) -> None:
         self.unit = unit

@@ -1,4 +1,4 @@
-"""Executor that does units one after the other in this process."""
+"""Executor that runs units one after the other in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ __all__ = ["Serial"]
 
 
 class Serial:
-    """Executor in this process; `open_task` returns the task of the plan in a staging directory."""
+    """Executor in this process.
+
+    The function `open_task` returns the task for the plan in a staging directory.
+    """
 
     count = 1
     notes: Sequence[str] = ()
@@ -32,7 +35,7 @@ class Serial:
         begun: Callable[[], None],
         inputs: Callable[[int], Sequence[Source]],
     ) -> None:
-        """Do `units` of the plan in `staging`; see `Executor`."""
+        """Run `units` of the plan in `staging`. The arguments are those of `Executor.run`."""
         begun()
         if not units:
             return
@@ -41,4 +44,4 @@ class Serial:
             perform(task, number, staging / UNITS_NAME, on_event, clock=clock)
 
     def stop(self) -> None:
-        """Do nothing: `run` has returned, and no other thread works."""
+        """Do nothing, because no work is left when `run` has returned."""

@@ -1,8 +1,8 @@
 """Tasks, which do the work on a unit, and the results that they store.
 
-What a task writes depends only on the plan and the unit's number: not on other units, the worker,
-the clock or the machine. The directory of a unit gets its final name by one rename, so a unit is
-either complete or missing.
+What a task writes depends only on the plan and the number of the unit. It does not depend on other
+units, the worker, the clock or the machine. The directory of a unit gets its final name by one
+rename, so a unit is either complete or missing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ REJECTS_NAME = "rejects.jsonl"
 
 
 class BadRecordError(Exception):
-    """Bad record in a build that does not skip bad records; see `bad_record`."""
+    """Exception for a bad record in a build that does not skip bad records (see `bad_record`)."""
 
     def __init__(self, reject: Reject, span: Span) -> None:
         super().__init__(reject.detail)
@@ -72,13 +72,21 @@ class SpanResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StagedReject(Reject, frozen=True, kw_only=True):
-    """Rejected record of a unit: `record` counts from the start of the unit, `line` of the span."""
+    """Rejected record of a unit.
+
+    The number `record` counts from the start of the unit, and `line` counts from the start of the
+    span.
+    """
 
     input: int
     span: int
 
     def final(self, first_record: int, line: int | None) -> dict[str, Any]:
-        """Return the entry of rejects.jsonl, with numbers within the dataset and the input."""
+        """Return the entry for rejects.jsonl, with numbers counted in the dataset and the input.
+
+        The argument `first_record` is the number of the unit's first record in the dataset, and
+        `line` is the number of the line in the input.
+        """
         return {
             "record": first_record + self.record,
             "input": self.input,
@@ -92,7 +100,7 @@ class StagedReject(Reject, frozen=True, kw_only=True):
 
 
 class UnitResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a task, stored in unit.json; a kind adds fields of its own."""
+    """Result of a unit, stored in unit.json. Each kind adds its own fields."""
 
     number: int
     spans: tuple[SpanResult, ...]
@@ -101,12 +109,12 @@ class UnitResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def documents(self) -> int:
-        """Return the documents or rows written."""
+        """Number of documents or rows written."""
         raise NotImplementedError
 
     @property
     def tokens(self) -> int:
-        """Return the tokens written."""
+        """Number of tokens written, 0 for kinds without tokens."""
         return 0
 
     def hashes(self) -> dict[str, str]:
@@ -115,7 +123,7 @@ class UnitResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """Progress of a unit: bytes of input, documents, tokens written, rejects."""
+    """Progress of a unit: bytes of input read, documents and tokens written, records rejected."""
 
     bytes: int
     documents: int
@@ -127,40 +135,44 @@ Report = Callable[[Done], None]
 
 
 class Task(Protocol):
-    """Object that does units of one plan in one process."""
+    """Protocol of a task, which processes the units of one plan in one process."""
 
     def run(
         self, number: int, scratch: Path, report: Report, clock: StageClock, threads: int
     ) -> UnitResult:
-        """Do unit `number`: write its files into `scratch` and return its result.
+        """Process unit `number`: write its files into the folder `scratch` and return its result.
 
-        `report` receives the progress and `clock` the time of each stage. The task may use
-        `threads` threads; the files must not depend on their number.
+        The function `report` receives the progress, and `clock` the time of each stage. The task
+        may use `threads` threads, but the files must not depend on their number.
         """
 
 
 class TaskKind(Protocol):
-    """Part of a kind that a worker process needs; see `kinds.Kind`."""
+    """The part of a kind that a worker process needs (see `kinds.Kind`)."""
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """Return modules for a worker to import while the coordinator still plans; here none."""
+        """Names of modules for a worker to import while the coordinator still plans.
+
+        The default is none.
+        """
         return ()
 
     def answer(self, request: bytes, watch: Watch | None) -> bytes:
         """Return the answer to a request that the coordinator sends before there is a plan.
 
-        The same instance opens the tasks afterwards, so it can keep what it has loaded. `watch`
-        sets the limits of this process, if it has any. By default every request is refused.
+        The same instance opens the tasks afterwards, so it can keep what it has loaded. The object
+        `watch` sets the limits of this process, or is None if there are none. By default every
+        request raises `ValueError`.
         """
         raise ValueError(f"{type(self).__name__} answers no requests")
 
     def open_task(self, staging: Path, watch: Watch | None) -> Task:
-        """Return the task of the plan in the directory `staging`."""
+        """Return the task for the plan in the directory `staging`."""
 
 
 def task_kind(address: str) -> Any:
-    """Return a new instance of the kind at ``module:class``.
+    """Return a new instance of the kind at `address`, which has the form ``module:class``.
 
     >>> task_kind("collections:Counter")
     Counter()
@@ -170,19 +182,22 @@ def task_kind(address: str) -> Any:
 
 
 def unit_name(number: int) -> str:
-    """Return the name of the directory of a finished unit."""
+    """Return the name of the directory of the finished unit `number`."""
     return f"{UNIT_PREFIX}{number:06d}"
 
 
 def temporary_name() -> str:
-    """Return a unique name for a temporary file, with the host and process that made it."""
+    """Return a unique name for a temporary file or directory, with the host and process id."""
     return f".tmp-{os.uname().nodename}-{os.getpid()}-{os.urandom(16).hex()}"
 
 
 def run_unit(
     task: Task, number: int, units: Path, report: Report, *, clock: StageClock, threads: int = 1
 ) -> UnitResult:
-    """Do unit `number` with `task` and publish it in the directory `units` by one rename."""
+    """Process unit `number` with `task`, and publish it in the directory `units` by one rename.
+
+    Return the result. If another process has published the unit already, its equal files remain.
+    """
     scratch = units / temporary_name()
     create_directory(scratch)
     try:

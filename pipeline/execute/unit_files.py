@@ -1,8 +1,9 @@
 """Pieces: documents of one unit and one split, stored in the layout of a shard.
 
-Tokens are written as they come; offsets, provenance and record numbers follow when the piece is
-closed. At commit a large piece becomes a shard as it is, and small ones are joined. Documents of
-conversations also have a loss mask, those of preferences a score each.
+Tokens are written as they come. Offsets, provenance and record numbers follow when the piece is
+closed. When the dataset is assembled, a large piece becomes a shard as it is, and small pieces are
+joined. Documents of conversations also have a loss mask, and those of preferences have a score
+each.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ ARRAYS = ("tokens", "docs", "source", "records")
 
 
 class PieceFile(msgspec.Struct, frozen=True):
-    """Size, SHA-256 and CRC-32 of each MiB of one file of a piece."""
+    """Size, SHA-256 and CRC-32 of each MiB, for one file of a piece."""
 
     bytes: int
     sha256: str
@@ -51,18 +52,18 @@ class PieceFile(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(hashed: FileHash) -> PieceFile:
-        """Return the entry of a file with this hash."""
+        """Return the entry for a file with the hash `hashed`."""
         return PieceFile(hashed.size, hashed.sha256, tuple(hashed.crc32.tolist()))
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """Consecutive documents of one split: files `STEM.tokens`, `.docs`, `.source`, `.records`.
 
-    Exact splits add `.keys`, uint64 [documents, 2]: hash of the split key and bytes of text of
-    each document. Conversations add `.mask`, uint8 [tokens] without a header. Preferences add
-    `.scores`, and `.groups`, uint64 [records + 1]: the first document of each record, then the
-    number of documents. `trained` is the number of tokens with a mask of 1. `crc32` holds the
-    CRC-32 of each part of the content; see `formats.manifest.identity`.
+    Exact splits add `.keys`, uint64 [documents, 2]: hash of the split key and bytes of text of each
+    document. Conversations add `.mask`, uint8 [tokens] without a header. Preferences add `.scores`,
+    and `.groups`, uint64 [records + 1]: the first document of each record, then the number of
+    documents. The field `trained` is the number of tokens with a mask of 1. The field `crc32` has
+    the CRC-32 of each part of the content (see `formats.manifest.identity`).
     """
 
     split: str
@@ -79,10 +80,11 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DocumentRows:
-    """Columns of facts about documents, one row for each document.
+    """Table of facts about documents, with one row for each document.
 
-    `sizes` are in bytes of text; `source` is uint64 [n, 2], number of the input and offset in it;
-    `records` are numbers of records within the unit; `hashes` are those of the split keys.
+    `sizes` are the sizes of the texts in bytes. `source` is uint64 [n, 2]: number of the input, and
+    offset in it. `records` are record numbers within the unit. `hashes` are the hashes of the split
+    keys.
     """
 
     sizes: npt.NDArray[np.int64]
@@ -94,12 +96,12 @@ class DocumentRows:
         return len(self.sizes)
 
     def take(self, chosen: npt.NDArray[np.intp] | slice) -> DocumentRows:
-        """Return the rows at `chosen`."""
+        """Return the rows that the indices or slice `chosen` selects."""
         return DocumentRows(**{name: getattr(self, name)[chosen] for name in _ROW_FIELDS})
 
     @staticmethod
     def join(parts: Sequence[DocumentRows]) -> DocumentRows:
-        """Return the rows of all `parts`, of which there must be one or more."""
+        """Return the rows of all `parts`, concatenated. There must be at least one part."""
         return DocumentRows(
             **{name: np.concatenate([getattr(p, name) for p in parts]) for name in _ROW_FIELDS}
         )
@@ -130,10 +132,11 @@ class Marks:
 
 
 class PieceWriter:
-    """Writer of the pieces of one split in `directory`; it starts a new piece when one is full.
+    """Writer of the pieces of one split, which starts a new piece when the last one is full.
 
-    `added` is the number of tokens (BOS, EOS) that every document has besides those of its text.
-    `keys` adds the file `.keys`. `lap` is told the stages of the time, as `StageClock.lap`.
+    The argument `added` is the number of tokens (BOS, EOS) that every document has besides those of
+    its text. If `keys` is true, the pieces have a file `.keys`. The function `lap` is called with
+    the name of each stage at its end, as `StageClock.lap` is.
     """
 
     def __init__(
@@ -162,9 +165,12 @@ class PieceWriter:
         rows: DocumentRows,
         marks: Marks | None = None,
     ) -> None:
-        """Append documents: `ids` of all, already of the stored type, and the length of each.
+        """Append documents, which have the concatenated `ids` and these `lengths`.
 
-        All documents of a record must come in one call, and either all calls have `marks` or none.
+        The ids must already have the stored type.
+
+        All documents of a record must come in one call, and `marks` must be given in all calls or
+        in none.
         """
         if self._open is None:
             stem = f"{self._split}-{len(self._done)}"
@@ -267,7 +273,7 @@ def _crc32(numbers: npt.NDArray[Any]) -> int:
 
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> FileHash:
-    """Write an array of numbers as `.npy`, little-endian, and return its hash."""
+    """Write an array of numbers as a .npy file, little-endian, and return the hash of the file."""
     with FileWriter(path) as writer:
         writer.write(npy.header(array.dtype.newbyteorder("<").str, array.shape))
         writer.write(np.ascontiguousarray(array).data)

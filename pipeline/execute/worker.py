@@ -1,13 +1,13 @@
-"""Worker process, which does units of a plan.
+r"""Worker process, which processes the units of a plan.
 
-It reads messages from standard input and writes events as JSON lines to standard output (or
-another descriptor):
+It reads messages from standard input and writes events as JSON lines to standard output (or another
+descriptor):
 
     ask KIND SIZE     a request to a kind follows in SIZE bytes; its answer is an event
     plan PATH         the staging directory to work in
-    unit N THREADS    do unit N; up to THREADS threads may work on it
+    unit N THREADS    process unit N; up to THREADS threads may work on it
 
-    printf 'plan %s\\nunit %d 1\\n' STAGING UNIT |
+    printf 'plan %s\nunit %d 1\n' STAGING UNIT |
         python -c "from dataprep.pipeline.execute.worker import main; main()"
 
 A worker needs nothing but the staging directory, so it can run on any machine that mounts it. It
@@ -41,7 +41,7 @@ __all__ = ["NO_UNIT", "UNITS_NAME", "Event", "main", "perform"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Report of a worker: exactly one of the fields besides `unit` and `stages` is set."""
+    """Message from a worker. Exactly one of its fields is set, besides `unit` and `stages`."""
 
     unit: int
     """Number of the unit; `NO_UNIT` for a request."""
@@ -66,7 +66,7 @@ _LESS = "Use fewer --workers; then run the command again: finished work is kept.
 
 
 class _EmitError(BaseException):
-    """Carrier of an exception of `emit` past the handlers of the unit's exceptions."""
+    """Wrapper of an exception from `emit`, which the handlers of unit errors do not catch."""
 
 
 def perform(
@@ -78,9 +78,9 @@ def perform(
     clock: StageClock,
     threads: int = 0,
 ) -> None:
-    """Do one unit, publish it in the directory `units` and `emit` its events.
+    """Process one unit, publish it in the directory `units`, and `emit` its events.
 
-    Exceptions of the unit become events; only those of `emit` are raised.
+    Exceptions from the unit become events. Only exceptions from `emit` are raised.
     """
     clock.lap("wait")
     throttle = _Throttle(number, emit)
@@ -96,7 +96,7 @@ def perform(
 
 
 class _Throttle:
-    """Limiter of the progress events of a unit to one in `_EVERY_SECONDS`."""
+    """Filter that emits the progress of a unit at most once in `_EVERY_SECONDS` seconds."""
 
     def __init__(self, number: int, emit: Callable[[Event], None]) -> None:
         self._number = number
@@ -105,7 +105,7 @@ class _Throttle:
         self._left: Done | None = None
 
     def report(self, done: Done) -> None:
-        """Emit `done`, or hold it back if the last event was less than `_EVERY_SECONDS` ago."""
+        """Emit `done`, or keep it for `flush` if the last event was emitted too recently."""
         self._left = done
         if (now := time.monotonic()) >= self._next:
             self._next = now + _EVERY_SECONDS
@@ -115,14 +115,14 @@ class _Throttle:
                 raise _EmitError from error
 
     def flush(self) -> None:
-        """Emit the progress that `report` has held back, if any."""
+        """Emit the progress that `report` has kept, if there is any."""
         if self._left is not None:
             self._emit(Event(unit=self._number, done=self._left))
             self._left = None
 
 
 def _attempt(number: int, work: Callable[[], object]) -> Event:
-    """Call `work` and return the event of its success or its exception."""
+    """Call `work`, and return the event for its success or for its exception."""
     try:
         work()
     except BadRecordError as bad:
@@ -142,7 +142,10 @@ def _fields(error: DataprepError) -> tuple[str, str, str | None, str | None, str
 
 
 def _failure(number: int, error: Exception) -> Event:
-    """Return the event of the exception being handled; with a traceback unless it is an OSError."""
+    """Return the event for `error`, which is being handled.
+
+    The event has a traceback unless `error` is an error of the operating system.
+    """
     if isinstance(error, OSError) and error.errno is not None:  # such as a limit of open files
         return Event(unit=number, error=_fields(system_error(error, error.filename or "worker")))
     import traceback
@@ -151,7 +154,10 @@ def _failure(number: int, error: Exception) -> Event:
 
 
 class _Worker:
-    """Handler of messages, with the kinds imported so far, the task of the plan, and the clock."""
+    """State of a worker: the kinds imported so far, the task of the plan, and the clock.
+
+    It has a method for each message.
+    """
 
     def __init__(
         self, emit: Callable[[Event], None], watch: Watch | None, likely: str | None
@@ -167,7 +173,7 @@ class _Worker:
         self._clock = StageClock()
 
     def ask(self, address: str, request: bytes) -> None:
-        """Emit the answer of the kind at `address` to `request`."""
+        """Emit the answer that the kind at `address` gives to `request`."""
         self._clock.lap("wait")
         found: list[bytes] = []
         event = _attempt(
@@ -181,7 +187,10 @@ class _Worker:
         self._staging = Path(staging)
 
     def unit(self, number: int, threads: int) -> None:
-        """Do unit `number`; open the plan before the first, and emit an event if that fails."""
+        """Process unit `number`. If the plan is not open, open it first.
+
+        If that fails, emit an event.
+        """
         if self._task is None:
             event = _attempt(number, self._open)
             if self._task is None:
@@ -203,10 +212,10 @@ class _Worker:
 
 
 def main(events: int = 1, note: int | None = None, likely: str | None = None) -> None:
-    """Serve messages until standard input ends; write events to the descriptor `events`.
+    """Process messages until standard input ends, and write events to the descriptor `events`.
 
-    With a descriptor `note`, the limits of `Watch` apply, which writes its activity there. The kind
-    at the address `likely` is imported at once, while the coordinator still plans.
+    If a descriptor `note` is given, the limits of `Watch` apply, which writes its activity there.
+    The kind at the address `likely` is imported at once, while the coordinator still plans.
     """
     stream = os.fdopen(os.dup(events), "wb", buffering=0)
     os.dup2(2, 1)  # output of libraries must not mix with the events
