@@ -1,1 +1,1 @@
-"""Checks of the output directory, and the shards, splits and provenance of a dataset."""
+"""Checks of the output directory, and assembly of a dataset: shards, splits and provenance."""

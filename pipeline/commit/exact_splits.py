@@ -1,8 +1,8 @@
-"""Splits of exact sizes: the documents of finished pieces are distributed to new pieces by split.
+"""Splits of exact sizes: the documents of finished pieces are written to new pieces by split.
 
-The hashes of all records decide the cut points (see `plan.splits.cut_points`). Then each piece is
-read once, and its documents are written to a piece of their split. This pass over all tokens is the
-reason why exact sizes are not the default.
+The hashes of all records decide the cut points (see `plan.splits.cut_points`). Each piece is then
+read once, and its documents are written to a piece of their split. This additional pass over all
+tokens is the reason why exact sizes are not the default.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _CHUNK_TOKENS = 1 << 22
 def split_sizes(
     names: Sequence[str], shares: dict[str, float | int | None], total: int
 ) -> list[int]:
-    """Return the size of each of `names` in records; raise `UsageError` if `total` is too small."""
+    """Return the number of records in each split of `names`.
+
+    Raise `UsageError` if the sizes cannot add up to `total` records.
+    """
     sizes = exact_sizes([shares[name] for name in names], total)
     if min(sizes) < 0 or sum(sizes) != total:
         asked = sum(size for size in sizes if size > 0)
@@ -48,9 +51,10 @@ def distribute(
     pieces: Sequence[PlacedPiece], names: Sequence[str], sizes: Sequence[int],
     encoding: EncodingSettings, directory: Path,
 ) -> list[PlacedPiece]:  # fmt: skip
-    """Write the documents of `pieces` to new pieces by split, under `directory`; return these.
+    """Write the documents of `pieces` to new pieces by split, and return the new pieces.
 
-    The order of documents is kept.
+    The files are written in `directory`. Documents remain in order. The list `sizes` has the number
+    of records of each split.
     """
     cuts = cut_points(lambda: map(_keys, pieces), sizes)
     distributed: list[PlacedPiece] = []
@@ -78,7 +82,10 @@ _Chunk = tuple[
 
 
 def _keys(placed: PlacedPiece) -> HashedDocuments:
-    """Return the split hash and the id of each record; all documents of a record have its hash."""
+    """Return the split hash and the record id of each record.
+
+    All documents of a record have the same hash.
+    """
     keys, records = placed.array("keys")[:, 0], placed.array("records").astype(np.int64)
     firsts = np.flatnonzero(np.diff(records, prepend=-1))
     return keys[firsts], records[firsts] + placed.first_record
@@ -110,7 +117,7 @@ def _chunks(placed: PlacedPiece, dtype: str, cuts: Sequence[tuple[int, int]]) ->
 
 
 def _marks(placed: PlacedPiece) -> Marks | None:
-    """Return the mask and scores of a piece; None if it has no mask."""
+    """Return the mask and the scores of a piece, or None if it has no mask."""
     files, path = placed.piece.files, placed.path("mask")
     if "mask" not in files:
         return None
@@ -119,7 +126,7 @@ def _marks(placed: PlacedPiece) -> Marks | None:
 
 
 def _chunk_end(docs: npt.NDArray[np.uint64], start: int) -> int:
-    """Return the index of the first document behind a chunk that starts at document `start`."""
+    """Return the index after the last document of a chunk that starts at document `start`."""
     last = min(start + _CHUNK_DOCUMENTS, len(docs) - 1)
     limit = docs[start] + np.uint64(_CHUNK_TOKENS)
     fitting = int(np.searchsorted(docs[start : last + 1], limit, "right")) - 1
@@ -138,7 +145,10 @@ def _distribute_chunk(chunk: _Chunk, writers: Sequence[PieceWriter]) -> None:
 
 
 def _map(path: Path, dtype: str, length: int) -> npt.NDArray[Any]:
-    """Return the numbers of a file, memory-mapped; raise `IntegrityError` for another size."""
+    """Return the file `path` as a memory-mapped array [length] of numbers.
+
+    Raise `IntegrityError` if the file has another size.
+    """
     if length == 0:
         return np.empty(0, dtype)
     with path.open("rb") as stream:

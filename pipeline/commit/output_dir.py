@@ -1,4 +1,4 @@
-"""Checks of the output directory: what it holds, and whether a build may replace or reuse it."""
+"""Checks of the output directory: its contents, and whether a build may replace or reuse them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ __all__ = [
 
 
 class Finished(Protocol):
-    """Manifest of a finished dataset, of any kind."""
+    """Manifest of a finished dataset of any kind."""
 
     @property
     def recipe_id(self) -> str: ...  # noqa: D102
@@ -79,7 +79,10 @@ _FILES = msgspec.json.Decoder(_Files)
 
 
 def resolve(out: Path) -> Path:
-    """Return `out`, resolved if it is a symbolic link or a path without a name such as `.`."""
+    """Return `out` with symbolic links resolved if it is a link or has no name (such as `.`).
+
+    Any other path is returned unchanged.
+    """
     if out.is_symlink() or out.name in ("", ".."):
         return Path(os.path.realpath(out))
     return out
@@ -88,9 +91,9 @@ def resolve(out: Path) -> Path:
 def check(out: Path, load: Callable[[Path], F], *, overwrite: bool) -> F | None:
     """Return the manifest of the finished dataset in `out`, or None if a build may write there.
 
-    `load` reads the manifest of the kind of dataset that is to be built. Raise `UsageError` if
-    `out` holds anything else, and `StorageError` if it cannot be written to. With `overwrite` a
-    dataset is replaced, unless its directory also holds files that dataprep did not write.
+    The function `load` reads the manifest for the kind of the build. Raise `UsageError` if `out`
+    holds anything else, and `StorageError` if it cannot be written to. With `overwrite`, `out` may
+    hold a dataset of any kind, but no files that dataprep did not write.
     """
     _refuse_inside_dataset(out)
     with storage_errors(out):
@@ -106,7 +109,7 @@ def check(out: Path, load: Callable[[Path], F], *, overwrite: bool) -> F | None:
 
 
 def refuse_newer(out: Path, seen: Mark) -> None:
-    """Raise `BusyError` if a dataset was published in `out` after the mark `seen` was taken."""
+    """Raise `BusyError` if another build published a dataset in `out` after the mark `seen`."""
     if mark_of(out)[:-1] not in ((), seen[:-1]):  # a chmod is no publishing
         raise BusyError(
             "another build was published here first", where=str(out),
@@ -115,7 +118,10 @@ def refuse_newer(out: Path, seen: Mark) -> None:
 
 
 def holds(out: Path, recipe_id: str) -> bool:
-    """Return whether `out` holds a dataset with this `recipe_id`."""
+    """Return whether `out` holds a dataset with this `recipe_id`.
+
+    The result is False if there is no readable dataset.
+    """
     try:
         return read_header(read(out)).recipe_id == recipe_id
     except DataprepError:
@@ -150,7 +156,7 @@ def _finished(out: Path, load: Callable[[Path], F], *, overwrite: bool) -> F | N
 def _refuse_newer_version(out: Path) -> None:
     """Raise `UsageError` if a newer version of dataprep made the dataset in `out`.
 
-    This version cannot know which files it has, so --overwrite does not replace it.
+    This version does not know which files belong to it, so --overwrite does not replace it.
     """
     newer = _error_of_newer(out)
     if newer is not None or _is_newer(out):
@@ -163,7 +169,7 @@ def _refuse_newer_version(out: Path) -> None:
 
 
 def _error_of_newer(out: Path) -> DataprepError | None:
-    """Return the E_VERSION error of a dataset that a newer dataprep made, None for any other."""
+    """Return the E_VERSION error if a newer dataprep made the dataset in `out`, or None."""
     for load in (token_manifest.load, array_manifest.load):
         try:
             load(out)
@@ -181,13 +187,16 @@ def _is_newer(out: Path) -> bool:
 
 
 def _refuse_removed(out: Path, existing: Finished) -> None:
-    """Raise `UsageError` if records were removed from the dataset in `out` since it was built."""
+    """Raise `UsageError` if records have been removed from the finished dataset in `out`."""
     removed = existing.records.removed
     refuse_different(out, f"without {removed} of its records" if removed else None)
 
 
 def _has_our_config(out: Path) -> bool:
-    """Return whether config.json begins as dataprep writes it, even if the rest is damaged."""
+    """Return whether the config.json in `out` begins as dataprep writes it.
+
+    The rest of the file may be damaged.
+    """
     path = out / CONFIG_NAME
     if not path.is_file():
         return False
@@ -196,7 +205,7 @@ def _has_our_config(out: Path) -> bool:
 
 
 def _listed_files(data: bytes) -> set[str] | None:
-    """Return the file names that the config.json `data` lists; None if it is not valid."""
+    """Return the names in the list of files of a config.json, or None if it is invalid."""
     try:
         return {entry.name for entry in _FILES.decode(data).files}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -204,10 +213,10 @@ def _listed_files(data: bytes) -> set[str] | None:
 
 
 def _unknown_files(out: Path) -> list[str]:
-    """Return the names of files and folders in `out` that do not belong to its dataset, sorted.
+    """Return the sorted names of files and folders in `out` that do not belong to its dataset.
 
-    The files of a dataset are those that config.json lists or, if that is damaged, all whose names
-    are names of dataset files.
+    The files of a dataset are those in the list in config.json. If config.json is damaged, they are
+    all files with a name that dataset files may have.
     """
     try:
         data = read(out)
@@ -231,14 +240,17 @@ def _is_known(name: str, listed: set[str] | None) -> bool:
 
 
 def _raise_walk_error(error: OSError) -> None:
-    """Raise the `error` of `os.walk`, unless another build has just replaced the folder."""
+    """Raise `error`, which `os.walk` reported, unless a folder is missing.
+
+    A folder may be missing if another build has just replaced it.
+    """
     if not isinstance(error, FileNotFoundError):
         with storage_errors(error.filename):
             raise error
 
 
 def _refuse_inside_dataset(out: Path) -> None:
-    """Raise `UsageError` if `out` lies inside a dataset."""
+    """Raise `UsageError` if `out` is inside a dataset."""
     for parent in out.absolute().parents:
         if _has_our_config(parent):
             raise UsageError(
@@ -272,7 +284,7 @@ def _read_only(path: Path) -> bool:
 
 
 def _occupied(out: Path, what: str) -> UsageError:
-    """Return the error for an `out` that no build may replace; `what` says what it is or holds."""
+    """Return the error for a path that no build may replace; `what` says what is there."""
     return UsageError(
         what, where=str(out), code="E_EXISTS", remedy="Choose another --out; nothing was touched."
     )
@@ -305,8 +317,8 @@ def same_inputs(
 ) -> list[InputEntry] | str:
     """Return the `existing` entries if `sources` have the same content, else how they differ.
 
-    Order counts, names do not. All inputs are read, up to the first that differs. `config` and
-    `split` are the options of Hugging Face datasets.
+    The order of inputs matters, but their names do not. All inputs are read, up to the first input
+    that differs. The arguments `config` and `split` are the options for Hugging Face datasets.
     """
     if len(existing) != len(sources):
         return f"made from other inputs: {len(existing)}, not {len(sources)}"

@@ -26,8 +26,8 @@ def input_entries(
 ) -> tuple[InputEntry, ...]:
     """Return the manifest entries of the inputs, with fingerprints and numbers of records.
 
-    `table_fingerprints` has those of tables, by number of the source; those of byte streams are
-    combined from the chunk digests in `results`.
+    The mapping `table_fingerprints` has the fingerprints of tables by source number. Fingerprints
+    of byte streams are combined from the chunk digests in `results`.
     """
     digests: dict[int, list[str]] = {}
     records: Counter[int] = Counter()
@@ -52,7 +52,11 @@ def input_entries(
 def final_rejects(
     staging: Staging, results: Sequence[UnitResult], *, excerpts: bool = True
 ) -> Iterator[bytes]:
-    """Yield the lines of rejects.jsonl; records are numbered over all inputs, lines over each."""
+    """Yield the lines of rejects.jsonl, a JSON object for each record that was left out.
+
+    Records are numbered over all inputs, and lines within each input. Without `excerpts`, the texts
+    of records are removed.
+    """
     decoder = msgspec.json.Decoder(StagedReject)
     first_record = 0
     lines: Counter[int] = Counter()
@@ -71,7 +75,7 @@ def final_rejects(
 
 
 def in_blocks(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Join `lines` into blocks of at least 256 KiB; the last may be smaller."""
+    """Yield `lines` joined into blocks of at least 256 KiB. The last block may be smaller."""
     block: list[bytes] = []
     size = 0
     for line in lines:

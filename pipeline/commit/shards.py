@@ -1,4 +1,4 @@
-"""Shards of a split, linked to or joined from the pieces that units wrote."""
+"""Shards of a split, made by linking or joining the pieces that units wrote."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ _COPY_BYTES = 4 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacedPiece:
-    """A piece, the directory it is in, and the record id of its unit's first record."""
+    """Piece of a unit, with its directory and the record id of the unit's first record."""
 
     piece: Piece
     directory: Path
     first_record: int
 
     def path(self, kind: str) -> Path:
-        """Return the path of the file of this `kind`, such as "tokens"."""
+        """Return the path of the piece's file of this `kind`, such as "tokens"."""
         return self.directory / f"{self.piece.stem}.{kind}"
 
     def array(self, kind: str) -> npt.NDArray[Any]:
-        """Read the array of this `kind`, any but tokens and mask."""
+        """Return the array in the piece's file of this `kind`, which is not "tokens" or "mask"."""
         count = self.piece.documents
         shapes = {
             "docs": (count + 1,), "records": (count,), "scores": (count,),
@@ -61,10 +61,10 @@ class PlacedPiece:
 
 
 def large_piece(pieces: Iterable[PlacedPiece]) -> int:
-    """Return the size in bytes from which a piece becomes a shard of its own.
+    """Return the size in bytes from which a piece becomes a shard without being joined to others.
 
-    Units grow with the input, and so do the pieces of its smallest splits. These are joined
-    all the same, since a large input would otherwise make tens of thousands of files.
+    Units grow with the input, and so do the pieces of its smallest splits. These pieces are still
+    joined, because a large input would otherwise make tens of thousands of files.
     """
     largest = max((placed.piece.files["tokens"].bytes for placed in pieces), default=0)
     return max(JOIN_BELOW_BYTES, largest // SMALL_PART)
@@ -73,10 +73,10 @@ def large_piece(pieces: Iterable[PlacedPiece]) -> int:
 def group(
     pieces: Iterable[PlacedPiece], large: int = JOIN_BELOW_BYTES
 ) -> Iterator[list[PlacedPiece]]:
-    """Yield the pieces of each shard: one of at least `large` bytes, or a run of smaller ones.
+    """Yield the pieces of each shard: one piece of at least `large` bytes, or several smaller ones.
 
-    A small corpus becomes one file per split, a large one is not copied, and with `large_piece`
-    10 TB of text make fewer than 20,000 files.
+    A small corpus becomes one file per split, and a large corpus is not copied. With the size from
+    `large_piece`, 10 TB of text make fewer than 20,000 files.
     """
     run: list[PlacedPiece] = []
     size = 0
@@ -98,9 +98,9 @@ def write_shard(
     writer: DatasetWriter, folder: str, number: int, run: Sequence[PlacedPiece], dtype: str, *,
     own_ids: bool = False,
 ) -> ShardEntry:  # fmt: skip
-    """Write shard `number` of a split to `folder` from the pieces `run`; return its entry.
+    """Write shard `number` of a split to `folder` from the pieces `run`. Return its manifest entry.
 
-    With `own_ids` the shard also has a file of record ids.
+    With `own_ids`, the shard also has a file of record ids.
     """
     shard = _Shard(
         writer=writer, run=run, dtype=dtype,
@@ -128,7 +128,7 @@ def write_shard(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Shard:
-    """A shard made of the pieces `run`."""
+    """Shard that is made of the pieces `run`."""
 
     writer: DatasetWriter
     run: Sequence[PlacedPiece]
@@ -139,7 +139,7 @@ class _Shard:
 
     @property
     def shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """The dtype and the shape of each file, by kind."""
+        """The dtype and the shape of each file of the shard, by kind."""
         return {
             "tokens": (self.dtype, (self.length,)), "docs": ("<u8", (self.documents + 1,)),
             "source": ("<u8", (self.documents, 2)), "mask": ("|u1", (self.length,)),
@@ -147,7 +147,7 @@ class _Shard:
         }  # fmt: skip
 
     def link(self, kind: str, name: str) -> None:
-        """Link the file of the only piece as a file of the shard."""
+        """Link the file of the only piece under `name`, as a file of the shard."""
         (placed,) = self.run
         file = placed.piece.files[kind]
         crcs = np.array(file.crc32, np.uint32)
@@ -156,7 +156,7 @@ class _Shard:
         self.writer.link(placed.path(kind), name, hashed, *self.shapes[kind], sync=sync)
 
     def join(self, kind: str, name: str) -> None:
-        """Write a file of the shard, joined from the files of all pieces."""
+        """Write the file `name` of the shard, joined from the files of all pieces."""
         dtype, shape = self.shapes[kind]
         if kind == "tokens":
             self.writer.write_numbers(name, dtype, self.length, self._bytes(kind))
@@ -172,7 +172,10 @@ class _Shard:
                     yield data
 
     def _arrays(self, kind: str) -> Iterator[npt.NDArray[Any]]:
-        """Yield the array of each piece; offsets continue those of the piece before."""
+        """Yield the array of each piece.
+
+        Offsets are shifted so that they count over the whole shard.
+        """
         start = np.uint64(0)
         for placed in self.run:
             array = placed.array(kind)
@@ -186,7 +189,9 @@ class _Shard:
 
 
 def shard_folder(split: str, number: int, shards: int) -> str:
-    """Return the folder of shard `number`: that of the split, or one in it for over 4096 `shards`.
+    """Return the folder of shard `number`, as a path relative to the dataset.
+
+    With at most 4096 `shards`, this is the folder of the split, otherwise a folder inside it.
 
     >>> shard_folder("train", 4095, 4096), shard_folder("train", 4095, 4097)
     ('train', 'train/0004')
@@ -199,6 +204,6 @@ def _shard_file(folder: str, kind: str, number: int) -> str:
 
 
 def record_ids(pieces: Iterable[PlacedPiece]) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield the record ids of the documents of `pieces`, in order."""
+    """Yield the record ids of the documents of each piece, int64 [documents]."""
     for placed in pieces:
         yield placed.array("records").astype(np.int64) + placed.first_record

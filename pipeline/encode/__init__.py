@@ -1,1 +1,1 @@
-"""Encoders, which make vectors of texts, and the probe that identifies an encoder."""
+"""Encoders, which turn texts into vectors, and the probe that identifies an encoder."""

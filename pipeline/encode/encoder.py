@@ -1,8 +1,8 @@
-"""Vectors of texts by an encoder: a sentence-transformers model, or any function.
+"""Vectors of texts, made by an encoder: a sentence-transformers model or any function.
 
-Texts are encoded in order, in batches of a fixed size that begin anew in each unit. An encoder
-whose results depend on the other texts of a batch thus gives the same vectors in every run. The
-shape and the dtype of each result are checked.
+Texts are encoded in order, in batches of a fixed size. Each unit of a build begins a new batch. An
+encoder whose results depend on the other texts of a batch thus gives the same vectors in every run.
+The shape and the dtype of each result are checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["TextEncoder", "load_encoder"]
 
 @dataclass(frozen=True, slots=True)
 class TextEncoder:
-    """A loaded encoder, and its name for messages."""
+    """Loaded encoder, with its name for error messages."""
 
     name: str
     function: Encoder
@@ -33,9 +33,9 @@ class TextEncoder:
     ) -> npt.NDArray[np.float32]:
         """Return the vectors of `texts`, float32 [texts, width].
 
-        Numbers that overflow float32 become infinite. At most `batch` texts are encoded at once. A
-        `width` of None stands for that of the first vector. Raise `InputError` for a result of
-        another shape or dtype.
+        At most `batch` texts are encoded at once. Numbers that overflow float32 become infinite. If
+        `width` is None, the first batch decides the width. Raise `InputError` if a result has
+        another shape, or is not numeric.
         """
         parts = []
         for start in range(0, len(texts), batch):
@@ -62,9 +62,10 @@ class TextEncoder:
 
 
 def load_encoder(encoder: str | Encoder) -> TextEncoder:
-    """Return the function `encoder`, or load the sentence-transformers model `encoder`.
+    """Return the encoder for `encoder`, a function or the name of a sentence-transformers model.
 
-    Raise `UsageError` if that library is missing, `InputError` if it cannot load the model.
+    A model is loaded. Raise `UsageError` if sentence-transformers is not installed, and
+    `InputError` if it cannot load the model.
     """
     name = encoder_name(encoder) or ""
     if not isinstance(encoder, str):

@@ -1,6 +1,7 @@
-"""The encoder option of builds of embeddings and of pairs.
+"""The option `encoder` of builds of embeddings and of pairs.
 
-Imports neither numpy nor a library of models: the command line reads it for its help.
+This module imports neither numpy nor a library of models, because the command line reads it for its
+help.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ Encoder = Callable[[list[str]], Any]
 
 
 def encoder_name(encoder: str | Encoder | None) -> str | None:
-    """Return the name for config.json: of the model, of its folder, or ``module:function``.
+    """Return the name of `encoder` for config.json, or None for no encoder.
+
+    It is the name of the model, the name of its folder, or ``module:function``.
 
     >>> encoder_name("all-MiniLM-L6-v2"), encoder_name(encoder_name)
     ('all-MiniLM-L6-v2', 'dataprep.pipeline.encode.options:encoder_name')

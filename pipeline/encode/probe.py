@@ -2,19 +2,20 @@
 
 The name of a model or of a function does not identify its weights. The probe is stored in
 config.json, and hashed into the recipe id and into the key of unfinished work. It is made in one
-batch when a build is prepared. Three texts are short; the fourth has a thousand distinct words, so
-that the vectors of encoders with different limits on the length of a text differ. A stored probe is
-compared by encoding the texts stored in it, since another version may have chosen other texts.
+batch when a build is prepared. Three texts are short. The fourth has a thousand different words, so
+that encoders with different limits on the length of a text give different vectors. To compare a
+stored probe, the texts stored in it are encoded, because another version may use other texts.
 
 Hardware, threads and libraries change the last bits of a vector. Two probes therefore count as
-equal if no number differs by more than `_TOLERANCE` of the largest number of its vector. Measured
-with all-MiniLM-L6-v2 on the short texts, relative to that largest number: another batch size
-changed the probe by 8e-7 in float32 and 1e-3 in float16; one step of AdamW with a learning rate of
-2e-5 by 1.6e-2; rounding the weights to 8 bits by 0.4. In bfloat16 another batch size changes it by
-8e-3: such an encoder may not recognize its own probe, but is not taken for another one.
+equal if no number differs by more than `_TOLERANCE` of the largest number of its vector. The
+following was measured with all-MiniLM-L6-v2 on the short texts, relative to that largest number.
+Another batch size changed the probe by 8e-7 in float32 and 1e-3 in float16, one step of AdamW with
+a learning rate of 2e-5 by 1.6e-2, and rounding the weights to 8 bits by 0.4. In bfloat16, another
+batch size changed it by 8e-3: such an encoder may not recognize its own probe, but it is not
+mistaken for another encoder.
 
 The vector of the long text changed by 0.26 or more of its largest number when that model truncated
-it at 128, 256, 384 or 512 tokens.
+the text at 128, 256, 384 or 512 tokens.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _SYLLABLES = ("ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "so", "tu")
 
 
 def _long_text() -> str:
-    """Return the words of 0 to 999 in order, where each digit is a syllable."""
+    """Return the numbers from 0 to 999 as one text in which each digit is a syllable."""
     return " ".join("".join(_SYLLABLES[int(d)] for d in f"{n:03}") for n in range(1000))
 
 
@@ -72,9 +73,10 @@ _TOLERANCE = 4e-3
 
 
 def make_probe(encoder: TextEncoder, known: Iterable[object] = ()) -> Probe:
-    """Return the first of the `known` probes that matches `encoder`, or else a new probe.
+    """Return the first of the `known` probes that matches `encoder`, or a new probe.
 
-    Items of `known` that are not probes are ignored. Raise `InputError` for NaN or infinity.
+    Items of `known` that are not probes are ignored. Raise `InputError` if the encoder gives NaN or
+    infinity.
 
     >>> def constant(number):
     ...     return TextEncoder("name", lambda texts: np.full((len(texts), 2), number, np.float32))
@@ -103,19 +105,22 @@ def make_probe(encoder: TextEncoder, known: Iterable[object] = ()) -> Probe:
 
 
 def probe_width(probe: Probe) -> int:
-    """Return the width of the vectors of `probe`."""
+    """Return the number of dimensions of the vectors of `probe`."""
     return len(bytes.fromhex(probe[0]["vector"])) // 4
 
 
 def unfinished_probes(out: Path) -> Iterator[object]:
-    """Yield the stored probes of the unfinished builds of `out`."""
+    """Yield the probes stored by unfinished builds of `out`. Unreadable probes are skipped."""
     for staging in leftovers(out):
         with contextlib.suppress(OSError, StorageError, ValueError):
             yield msgspec.json.decode(read_own(staging.path / PROBE_NAME))
 
 
 def _stored(probe: object) -> tuple[list[str], Floats]:
-    """Return the texts and the vectors, float32 [texts, width]; no texts if `probe` is invalid."""
+    """Return the texts and the vectors of `probe`, float32 [texts, width].
+
+    The list of texts is empty if `probe` is invalid.
+    """
     try:
         texts = [row["text"] for row in probe]  # type: ignore[attr-defined]
         rows = [np.frombuffer(bytes.fromhex(row["vector"]), "<f4") for row in probe]  # type: ignore[attr-defined]
