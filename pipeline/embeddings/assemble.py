@@ -229,9 +229,9 @@ def _assigned(
 
 
 def _labels(writer: ArrayWriter, name: str, found: UnitRows) -> None:
-    """Write the label column `name`, with its labels numbered in sorted order.
+    """Write the label column `name`.
 
-    The codes of each unit are replaced by the numbers of the labels in the whole dataset.
+    The labels of all units are numbered in sorted order, and each label is stored as its number.
     """
     categories = sorted({text for unit in found.results for text in unit.categories[name]})
     _check_categories(name, categories)

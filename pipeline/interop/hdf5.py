@@ -88,7 +88,7 @@ _SMALL = 1 << 16  # bytes beyond that limit: chunks that were never written stor
 
 
 def _import_h5py() -> Any:
-    """Return the module h5py; raise `UsageError` if it is not installed."""
+    """Return the module h5py. Raise `UsageError` if h5py is not installed."""
     try:
         import h5py
     except ImportError:
@@ -169,7 +169,7 @@ def _found(file: h5py.File, place: str) -> Any:
 def array_at(file: h5py.File, place: str) -> FileArray:
     """Return the data set at the path `place` as an array whose rows are read on demand.
 
-    Raise `InputError` as `data_set` does, and if dataprep has no numbers of this type.
+    Raise `InputError` if `data_set` raises it, or if dataprep does not support the type or shape.
     """
     found = data_set(file, place)
     name = f"{_name(file)}:{place}"

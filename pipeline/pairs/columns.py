@@ -79,7 +79,7 @@ def resolve(names: Collection[str], chosen: Mapping[str, str], where: str) -> di
     """Return the column of each field, chosen from the column `names` of a table.
 
     `chosen` has the columns that the user named, by field. Fields without a column are left out.
-    Raise `InputError` about the table `where` if several columns fit a field.
+    Raise `InputError` if several columns fit a field. The error names the table `where`.
 
     >>> resolve(["id", "Query", "context"], {}, "a.csv")
     {'question': 'Query', 'source': 'context'}
@@ -156,9 +156,9 @@ def relevance_of(value: object) -> float | None:
 def keywords_of(value: object, separator: str) -> list[str]:
     """Return the keywords in a cell, stripped and casefolded.
 
-    Blank keywords are left out, and repeated keywords are not. The cell is a list, a text that
-    contains a list in JSON or Python syntax, or a text to split at `separator`. Raise `CellError`
-    for any other value.
+    Blank keywords are left out. Repeated keywords remain. The cell is a list, a text that contains
+    a list in JSON or Python syntax, or a text to split at `separator`. Raise `CellError` for any
+    other value.
 
     >>> keywords_of("Law; LAW;", ";"), keywords_of('["a;b"]', ";")
     (['law', 'law'], ['a;b'])

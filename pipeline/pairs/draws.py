@@ -46,10 +46,10 @@ def keys_of(seed: int, *parts: Ints | int) -> Words:
 
 
 def draw(positions: Ints, sizes: Ints, keys: Words) -> Ints:
-    """Return int64 [n]: item i is at ``positions[i]`` of a permutation of 0 .. ``sizes[i]`` - 1.
+    """Return int64 [n]: the number at ``positions[i]`` in a permutation, for each i.
 
-    The key ``keys[i]`` selects the permutation. Each position must be below its size, and each size
-    from 1 to 2**62.
+    Permutation i has the numbers from 0 to ``sizes[i]`` - 1, and the key ``keys[i]`` selects it.
+    Each position must be below its size, and each size must be from 1 to 2**62.
 
     >>> drawn = draw(np.arange(5), np.full(5, 5), np.full(5, 7, np.uint64))
     >>> sorted(drawn.tolist())

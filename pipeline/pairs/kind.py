@@ -100,9 +100,9 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
         return manifests.load(out)
 
     def survey(self, options: PairOptions) -> PairSurvey:
-        """Return the input files, after a check that the needed libraries are installed.
+        """Return the input files. Each file is read once, for its fingerprint.
 
-        Every file is read once, for its fingerprint.
+        Raise `UsageError` if a library that the options need is not installed.
         """
         choose_search(options.search, 0)
         named = options.encoder is not None and self._encoder is None

@@ -4,7 +4,7 @@ Texts are stripped. Rows whose question and source are then equal are one pair, 
 highest relevance, the union of the keywords, the longest answer, the first cluster, and the
 provenance of the first row. Missing relevance is 1, and relevance outside 0 to 1 is clipped.
 Keywords are casefolded. Four kinds of rows are counted: merged rows, rows with missing relevance,
-rows with clipped relevance, and rows whose cluster is not that of the first row of their pair.
+rows with clipped relevance, and rows whose cluster is not that of their pair.
 
 Questions, sources, keywords and pairs are numbered by first appearance. The memory needed is that
 of the distinct texts, and about 200 bytes for each pair.
@@ -147,7 +147,8 @@ class Merger:
         """Add `rows` of the current input, `source`.
 
         If `split` is given, it replaces the splits in the rows. Raise `RecordError` for the first
-        bad row, unless the rules skip bad rows.
+        bad row, unless the rules skip bad rows. Raise `InputError` if more than `max_rejects` rows
+        are skipped.
         """
         number, before = len(self.read) - 1, sum(self.read)
         self.read[-1] += len(rows)

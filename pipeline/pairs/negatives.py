@@ -60,10 +60,10 @@ def tier_counts(total: int, proportions: Sequence[float]) -> list[int]:
 
 
 def require_enough(links: Links, n_neg: int, texts: Sequence[str]) -> None:
-    """Raise `InputError` if a question has fewer than `n_neg` sources that can be its negatives.
+    """Raise `InputError` if a question has fewer than `n_neg` possible negatives.
 
-    These are the sources that no pair joins to the question. `texts` are the texts of the
-    questions.
+    The possible negatives of a question are the sources that are not in a pair with it. `texts` are
+    the texts of the questions, for the error message.
     """
     left = links.n_sources - links.own().counts
     worst = int(np.argmin(left))
@@ -249,7 +249,10 @@ class _Filling:
         self._filled = np.zeros(len(pairs), np.int64)
 
     def run(self) -> tuple[Ints, Ints]:
-        """Return the negatives and their tiers, sorted by tier."""
+        """Return the negatives and their tiers, int64 [pairs, N] each.
+
+        The negatives of a pair are sorted by tier.
+        """
         need = np.zeros(len(self._pairs), np.int64)
         for tier in _TIERS:
             self._fill(tier, need := need + self._counts[tier - 1])

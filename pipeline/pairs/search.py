@@ -263,8 +263,8 @@ def exact_scores(
 def choose_search(asked: str, n_sources: int) -> str:
     """Return the search to use for `n_sources` sources: ``exact`` or ``faiss``.
 
-    `asked` is the value of the option `search`; ``auto`` leaves the choice to this function. Raise
-    `UsageError` if it is ``faiss`` and faiss is not installed.
+    `asked` is the value of the option `search`: one of these two, or ``auto``. Raise `UsageError`
+    if it is ``faiss`` and faiss is not installed.
     """
     installed = find_spec("faiss") is not None
     if asked == "faiss" and not installed:

@@ -161,7 +161,11 @@ def find_inputs(options: PairOptions) -> PairInputs:
 
 
 def read_pairs(options: PairOptions, inputs: PairInputs) -> PairTable:
-    """Read all tables and return their pairs, cleaned and merged."""
+    """Read all tables and return their pairs, cleaned and merged.
+
+    Raise `InputError` if a table cannot be read or if no row can be used, and `RecordError` for a
+    bad row unless the options skip bad rows.
+    """
     merger = Merger(
         RowRules(
             separator=options.keyword_separator,

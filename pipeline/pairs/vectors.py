@@ -206,7 +206,10 @@ def _from_npy(source: Source, texts: Sequence[str], what: str) -> Floats:
 
 
 def _open_npy(source: Source) -> Array:
-    """Map a .npy file into memory; raise `InputError` unless it is a numeric array [n, dim]."""
+    """Return the array in a .npy file, mapped into memory.
+
+    Raise `InputError` unless the array is numeric and has the shape [n, dim].
+    """
     again = "Write it with numpy.save, as numbers."
     with decoding(source.name, ".npy array", code="E_INPUT", remedy=again):
         array = np.lib.format.open_memmap(source.path, mode="r")

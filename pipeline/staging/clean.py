@@ -30,7 +30,7 @@ __all__ = ["Leftover", "clean"]
 class Leftover:
     """Unfinished build: its directory, its size in bytes, and the reason why it was kept.
 
-    The reason is None if the build was removed.
+    The reason is None if the build was removed, or would be removed without `dry_run`.
     """
 
     path: Path

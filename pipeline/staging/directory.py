@@ -102,7 +102,7 @@ class Staging:
     def refuse_if_held(self, patience: float = 0.0) -> None:
         """Raise `BusyError` if the lock stays held for more than `patience` seconds.
 
-        If locks work, this happens also if the holder is this process.
+        If locks work, the error is raised even if this process holds the lock.
         """
         with contextlib.suppress(StorageError):
             lock.refuse_if_held(self._lock, self.out, patience)
@@ -165,9 +165,9 @@ class Staging:
     def remove_if_abandoned(self, *, dry_run: bool) -> str | None:
         """Remove the directory if no process can be using it.
 
-        Return None if the directory was removed, or else the reason to keep it. With `dry_run`
-        nothing is changed. Raise `BusyError` if a process holds the lock, and `StorageError` if the
-        directory belongs to another user.
+        Return None if the directory was removed (with `dry_run`: would be removed), or else the
+        reason to keep it. With `dry_run` nothing is changed. Raise `BusyError` if a process holds
+        the lock, and `StorageError` if the directory belongs to another user.
         """
         require_own(self.path)
         signed = lock.holder(self._lock)
