@@ -1,1 +1,1 @@
-"""The offline stage: from raw records to a committed dataset directory."""
+"""The offline stage: from raw records to a finished dataset directory."""

@@ -1,4 +1,4 @@
-"""Public functions that build datasets or estimate builds."""
+"""Public functions that build datasets, or estimate the time and space of builds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = [
 def build(
     options: BuildOptions, *, progress: ProgressCallback | None = None
 ) -> BuildReport[Manifest]:
-    """Build the dataset of tokens that `options` describe.
+    """Build the dataset of tokens that `options` describe, and return a report.
 
     Raises the errors of `dataprep.formats.errors`. After an error, or if the process is killed, the
     same call resumes the build.
@@ -56,10 +56,10 @@ def build(
 def build_chat(
     options: ChatOptions, *, progress: ProgressCallback | None = None
 ) -> BuildReport[Manifest]:
-    """Build the dataset of conversations that `options` describe.
+    """Build the dataset of conversations that `options` describe, and return a report.
 
     Raises the errors of `dataprep.formats.errors`. After an error, or if the process is killed, the
-    same call resumes the build. `progress` counts conversations as documents.
+    same call resumes the build. Each conversation counts as a document in `progress`.
 
         >>> options = ChatOptions(input="chat.jsonl", out="shards",
         ...                       template="chatml")                        # doctest: +SKIP
@@ -72,10 +72,10 @@ def build_chat(
 def build_embeddings(
     options: EmbeddingOptions, *, progress: ProgressCallback | None = None
 ) -> BuildReport[ArrayManifest]:
-    """Build the dataset of embeddings that `options` describe.
+    """Build the dataset of embeddings that `options` describe, and return a report.
 
     Raises the errors of `dataprep.formats.errors`. After an error, or if the process is killed, the
-    same call resumes the build. `progress` counts rows as documents.
+    same call resumes the build. Each row counts as a document in `progress`.
 
         >>> from dataprep import EmbeddingOptions
         >>> options = EmbeddingOptions(input="vectors.npy", out="shards")
@@ -89,12 +89,12 @@ def build_pairs(
     options: PairOptions, *, encoder: Encoder | None = None,
     progress: ProgressCallback | None = None,
 ) -> BuildReport[ArrayManifest]:  # fmt: skip
-    """Build the dataset of pairs that `options` describe.
+    """Build the dataset of pairs that `options` describe, and return a report.
 
-    `encoder` is a callable that makes the vectors not given in files; ``options.encoder`` must then
-    be a name for it. Without it, ``options.encoder`` names a sentence-transformers model. Raises
-    the errors of `dataprep.formats.errors`. After an error, or if the process is killed, the same
-    call resumes the build.
+    `encoder` is a callable that computes the vectors which are not given in files. If it is given,
+    ``options.encoder`` must be a name for it; otherwise ``options.encoder`` names a
+    sentence-transformers model. Raises the errors of `dataprep.formats.errors`. After an error, or
+    if the process is killed, the same call resumes the build.
 
         >>> from dataprep import PairOptions
         >>> options = PairOptions(input="pairs.csv", out="pairs", encoder="all-MiniLM-L6-v2")
@@ -116,36 +116,37 @@ def _pair_kind(options: PairOptions, encoder: Encoder | None) -> PairKind:
 
 
 def estimate(options: BuildOptions) -> TokenEstimate:
-    """Sample the inputs and return an estimate of the build; write nothing.
+    """Return an estimate of the build, made from a sample of the inputs. Nothing is written.
 
-    Raises the errors that a build raises before its first unit, also those about `out`.
+    Raises the errors that a build raises before its first unit, including errors about `out`.
     """
     found: TokenEstimate = run_estimate(kind_named("tokens"), options)  # type: ignore[assignment]
     return found
 
 
 def estimate_chat(options: ChatOptions) -> ChatEstimate:
-    """Sample the inputs and return an estimate, with lengths of conversations; write nothing.
+    """Return an estimate of the build, with lengths of conversations, made from a sample.
 
-    Raises the errors that a build raises before its first unit, also those about `out`.
+    Nothing is written. Raises the errors that a build raises before its first unit, including
+    errors about `out`.
     """
     found: ChatEstimate = run_estimate(kind_named("chat"), options)  # type: ignore[assignment]
     return found
 
 
 def estimate_embeddings(options: EmbeddingOptions) -> EmbeddingEstimate:
-    """Sample the inputs and return an estimate of the build; write nothing.
+    """Return an estimate of the build, made from a sample of the inputs. Nothing is written.
 
-    Raises the errors that a build raises before its first unit, also those about `out`.
+    Raises the errors that a build raises before its first unit, including errors about `out`.
     """
     found: EmbeddingEstimate = run_estimate(kind_named("embeddings"), options)  # type: ignore[assignment]
     return found
 
 
 def estimate_pairs(options: PairOptions, *, encoder: Encoder | None = None) -> PairEstimate:
-    """Read the tables and return an estimate of the build; write nothing.
+    """Return an estimate of the build, made after reading the tables. Nothing is written.
 
-    Raises the errors that a build raises before its first unit, also those about `out`.
+    Raises the errors that a build raises before its first unit, including errors about `out`.
     """
     found: PairEstimate = run_estimate(_pair_kind(options, encoder), options)  # type: ignore[assignment]
     return found

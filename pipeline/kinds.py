@@ -1,9 +1,9 @@
 """Interface that each kind of build implements, and the registry of kinds by name.
 
-A kind surveys the inputs, prepares a plan, opens tasks that do its units in any process, and
+A kind surveys the inputs, prepares a plan, opens tasks that process its units in any process, and
 assembles the dataset from their results. Locks, resuming, workers, disk space, publishing and
-reports are the same for all kinds, in `run`. `dataprep.testing` has a suite of checks for a new
-kind.
+reports are the same for all kinds; they are implemented in `run`. `dataprep.testing` has a suite of
+checks for a new kind.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ KINDS = {
 
 
 class CommonOptions(Protocol):
-    """Options that the orchestrator reads: a frozen dataclass with at least these fields."""
+    """Options that builds of every kind need: a frozen dataclass with at least these fields."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -60,7 +60,7 @@ class CommonOptions(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Survey:
-    """Inputs of a build, and the units that they are cut into."""
+    """Inputs of a build, and the units into which they are cut."""
 
     sources: tuple[Source, ...]
     units: tuple[Unit, ...]
@@ -72,7 +72,7 @@ class Survey:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Context:
-    """Circumstances of a build that `Kind.prepare` may take into account."""
+    """Circumstances of a build that `Kind.prepare` may use."""
 
     existing: Any = None
     """Manifest of the dataset in `out`; None if there is none."""
@@ -88,7 +88,7 @@ class Context:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """Plan of a build, with everything that the build needs to start; kinds add fields."""
+    """Plan of a build, with everything that the build needs to start. Kinds add fields."""
 
     options: Any
     plan: Plan[Any]
@@ -113,22 +113,22 @@ class Prepared:
 
 
 class Estimate(Protocol):
-    """Estimate of what a build will need; kinds add fields."""
+    """Estimate of the disk space and time that a build will need. Kinds add fields."""
 
     @property
     def peak_disk_bytes(self) -> int:
-        """Return the bytes that must be free, with a margin."""
+        """Number of bytes that must be free on the disk, including a margin."""
 
     @property
     def free_bytes(self) -> int:
-        """Return the bytes that are free on the disk of `out`."""
+        """Number of bytes that are free on the disk of `out`."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return sentences for the user about the build."""
+        """Sentences about the build for the user."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for ``--json``."""
+        """Return the fields as a dict, for the output of ``--json``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,7 +149,7 @@ M = TypeVar("M", bound=Finished)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assembled:
-    """A dataset in a scratch directory, on stable storage, ready to be renamed."""
+    """A finished dataset in a scratch directory, on stable storage, ready to be published."""
 
     root: Path
     manifest: Any
@@ -159,9 +159,9 @@ class Assembled:
 
 
 class PlanRefused(Exception):  # noqa: N818 (not an error of the user's)
-    """Signal from `Kind.check` that the plan is unfit: the build calls `Kind.prepare` again.
+    """Exception by which `Kind.check` rejects the plan: the build calls `Kind.prepare` again.
 
-    `problem` becomes `Context.refused`.
+    The attribute `problem` becomes `Context.refused` in that call.
     """
 
     def __init__(self, problem: str) -> None:
@@ -174,51 +174,60 @@ Q = TypeVar("Q", bound=Prepared)
 
 
 class Kind(TaskKind, Protocol[O_contra, Q, M]):
-    """Kind of build; every build uses an instance of its own.
+    """Kind of build. Every build uses a new instance.
 
-    Subclasses inherit `check`, `libraries` and `answer`; they define everything else.
+    Subclasses inherit `check`, `libraries` and `answer`, and define all other members.
     """
 
     @property
     def name(self) -> str:
-        """Return the name, as ``--kind`` takes it."""
+        """The name of the kind, as in the option ``--kind``."""
 
     @property
     def address(self) -> str:
-        """Return the address ``module:class`` of the `TaskKind` that workers import."""
+        """The address ``module:class`` of the `TaskKind` that worker processes import."""
 
     @property
     def result(self) -> type[UnitResult]:
-        """Return the type of the results of units."""
+        """The type of the results of units."""
 
     @property
     def stage(self) -> str:
-        """Return the name that progress shows while units are done."""
+        """The name of the stage in progress reports while units are processed."""
 
     def load_manifest(self, out: Path) -> M:
-        """Read the manifest of the dataset in `out`; raise `UsageError` for another kind."""
+        """Return the manifest of the dataset in `out`.
+
+        Raises `UsageError` if the dataset is of another kind.
+        """
 
     def survey(self, options: O_contra) -> Survey:
-        """Find the inputs and cut them into units; read at most footers of files."""
+        """Return the inputs, cut into units. At most the footers of files are read."""
 
     def prepare(self, options: O_contra, survey: Any, context: Context) -> Q:
-        """Check the options and a sample of the inputs, load what is needed, and make the plan."""
+        """Return the plan of the build, with everything that the build needs to start.
+
+        This checks the options and a sample of the inputs, and loads for example a tokenizer.
+        """
 
     def difference(self, existing: M, prepared: Q) -> str | None:
-        """Return how `existing` differs from what would be built; None if it does not."""
+        """Return how `existing` differs from the dataset to be built, or None if it does not."""
 
     def estimate(self, prepared: Q, *, details: bool = False) -> Estimate:
-        """Return an estimate of the build; with `details`, for a user, it may take seconds."""
+        """Return an estimate of the build. With `details` (for a user), it may take seconds."""
 
     def check(self, prepared: Q) -> None:
-        """Make checks that can run beside the first units; raise `PlanRefused` or an error."""
+        """Make the checks that can run while workers process the first units.
+
+        Raises `PlanRefused` to have the build prepared again, or an error that ends it.
+        """
         return None  # noqa: RET501 (an empty body would be abstract)
 
     def assemble(self, prepared: Q, results: list[Any], workplace: Workplace) -> Assembled:
-        """Write the dataset from the results of all units into a scratch directory, durably."""
+        """Write the dataset, from the results of all units, durably to a scratch directory."""
 
     def content(self, out: Path, manifest: M) -> dict[str, Any]:
-        """Return the fields of ``--json`` that describe the dataset in `out`."""
+        """Return the fields that describe the dataset in `out` in the output of ``--json``."""
 
 
 def kind_named(name: str) -> Any:

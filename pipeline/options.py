@@ -116,7 +116,7 @@ class BuildOptions:
 
     @property
     def formats(self) -> Mapping[str, str]:
-        """Return the input format of each known suffix of file names."""
+        """The input format for each known suffix of file names."""
         return TEXT_FORMATS
 
     def __post_init__(self) -> None:
@@ -147,7 +147,7 @@ class _Common(Protocol):
 
 
 def stored_excerpts(excerpts: bool) -> dict[str, Any]:
-    """Return the entry of `excerpts` in config.json; no entry if it is True, the default."""
+    """Return the config.json entry of the option `excerpts`: an empty dict for True."""
     return {} if excerpts else {"excerpts": False}
 
 
@@ -157,10 +157,11 @@ def different_reject_options(
     rejected: Collection[str],
     forgiven: frozenset[str] = frozenset(),
 ) -> list[str]:
-    """Return the names of the options that would treat the rejected records of a dataset otherwise.
+    """Return the names of the options that would treat rejected records in another way.
 
-    `asked` and `existing` are stored options, `rejected` the reasons of the records that the
-    dataset leaves out. Records rejected for a `forgiven` reason are left out by every build.
+    The stored options of a new build are `asked`, and those of a finished dataset are `existing`.
+    `rejected` has the reasons why records were left out of that dataset. Records rejected for a
+    reason in `forgiven` make no difference, because every build leaves them out.
     """
     different = []
     if asked["on_error"] == "error" and not forgiven.issuperset(rejected):
@@ -171,7 +172,7 @@ def different_reject_options(
 
 
 def check_common(options: _Common) -> None:
-    """Raise `UsageError` if one of the options that every kind of build has is wrong."""
+    """Raise `UsageError` if an option that every kind of build has is invalid."""
     _require(options.workers is None or options.workers >= 1, "--workers", "must be at least 1")
     _require(0 <= options.seed < 1 << 64, "--seed", "must be from 0 to 2**64 - 1")
     limit = options.max_rejects
@@ -184,10 +185,11 @@ def check_common(options: _Common) -> None:
 
 
 def parse_split(text: str, mode: str) -> dict[str, float | int | None]:
-    """Parse ``train=0.98,val=0.02``; None stands for ``rest``.
+    """Return the size of each split in `text`, such as ``train=0.98,val=0.02``.
 
-    In ratio mode every value is a float and they add up to 1. In count mode a value is an exact
-    number of documents (int), a ratio of all of them (float), or ``rest`` (at most once).
+    In the mode "ratio" every value is a float, and all add up to 1. In the mode "count" a value is
+    an exact number of documents (int), a ratio of all documents (float), or None for ``rest``,
+    which may occur once. Raises `UsageError` for any other text.
 
     >>> parse_split("train=0.9,val=0.1", "ratio")
     {'train': 0.9, 'val': 0.1}
@@ -209,7 +211,7 @@ def parse_split(text: str, mode: str) -> dict[str, float | int | None]:
 
 
 def refuse_device(name: str, where: str) -> None:
-    """Raise `UsageError` about the argument `where` if Windows reserves `name` for a device.
+    """Raise `UsageError`, naming the argument `where`, if Windows reserves `name` for a device.
 
     >>> refuse_device("train", "--split")
     """
@@ -254,7 +256,10 @@ def _count_ratios(shares: dict[str, float | int | None]) -> int:
 
 
 def as_paths(value: object) -> tuple[str, ...]:
-    """Return a path, a string or a sequence of them as strings; raise `UsageError` for others."""
+    """Return `value` (a path, or a sequence of paths) as a tuple of strings.
+
+    Raises `UsageError` for any other value, and for an address such as ``s3://bucket``.
+    """
     parts = (value,) if isinstance(value, str | PathLike) else value
     if not isinstance(parts, Sequence):
         raise UsageError(f"{value!r} is not a path or a list of paths", where="--input")
@@ -268,14 +273,16 @@ def as_paths(value: object) -> tuple[str, ...]:
 
 
 def as_text(options: DataclassInstance, *names: str) -> None:
-    """Convert those of the fields `names` that are paths to strings, in place."""
+    """Convert, in place, each of the fields `names` that holds a path to a string."""
     for name in names:
         if isinstance(value := getattr(options, name), PathLike):
             object.__setattr__(options, name, fspath(value))
 
 
 def as_assignments(value: object, where: str) -> tuple[str, ...]:
-    """Return NAME=FIELD assignments, given as a string, a sequence or a mapping, as strings.
+    """Return a tuple of assignments "NAME=FIELD" from a string, a sequence or a mapping.
+
+    Raises `UsageError`, naming the argument `where`, for any other value.
 
     >>> as_assignments({"messages": "dialog"}, "--columns")
     ('messages=dialog',)
@@ -289,7 +296,10 @@ def as_assignments(value: object, where: str) -> tuple[str, ...]:
 
 
 def check_types(options: DataclassInstance, unchecked: Container[str]) -> None:
-    """Raise `UsageError` for a field, not in `unchecked`, whose annotation forbids its value."""
+    """Raise `UsageError` if the value of a field does not match the field's annotation.
+
+    Fields in `unchecked` are not checked.
+    """
     hints = get_type_hints(type(options))
     for field in fields(options):
         value, hint = getattr(options, field.name), hints[field.name]

@@ -1,11 +1,11 @@
 """Safe access to files of unfinished builds, where other users can write, such as in /tmp.
 
 The name of an unfinished build is predictable, so another user may have created it first: as a link
-that redirects writes, or as a directory of forged units. So links are not followed, directories of
-other users are refused, and the error names the path.
+that redirects writes, or as a directory of forged units. So links are not followed, and a directory
+that belongs to another user raises an error that names its path.
 
-A file that one run leaves to the next one is sealed: its last line is the SHA-256 of the rest,
-since parsing alone would not notice a changed digit.
+A file that one run leaves for the next run is sealed: its last line is the SHA-256 of everything
+before it. A parser alone would not notice a changed digit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NOT_ORDINARY = {errno.ELOOP, errno.EISDIR, errno.ENXIO}
 
 
 def is_directory(path: Path) -> bool:
-    """Return whether `path` is a directory and not a link to one."""
+    """Return whether `path` is a directory. A link to a directory does not count."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
@@ -51,8 +51,8 @@ def is_directory(path: Path) -> bool:
 def require_own(path: Path) -> None:
     """Raise `StorageError` unless `path` is a real directory that belongs to this user.
 
-    The owner of the parent directory is trusted too, as they could replace `path` anyway. This also
-    admits file systems that show one owner for everything.
+    It may also belong to the owner of the parent directory, who could replace `path` anyway. So
+    file systems that show one owner for everything can be used, too.
     """
     found = path.lstat()
     trusted = (os.geteuid(), path.parent.stat().st_uid)
@@ -63,10 +63,10 @@ def require_own(path: Path) -> None:
 
 
 def open_own_file(path: Path, *, create: bool) -> int | None:
-    """Open the regular file `path` to read and write; return its descriptor.
+    """Open the regular file `path` for reading and writing, and return its descriptor.
 
-    Returns None if it is missing and `create` is False. Raises `StorageError` for a link, a pipe
-    or a device.
+    Returns None if the file is missing and `create` is False. Raises `StorageError` for a link, a
+    pipe or a device.
     """
     with storage_errors(path):
         try:
@@ -84,9 +84,10 @@ def open_own_file(path: Path, *, create: bool) -> int | None:
 
 
 def open_for_reading(path: Path) -> io.FileIO:
-    """Open the regular file `path` unbuffered; raise OSError as `Path.open` does.
+    """Open the regular file `path` and return an unbuffered binary stream.
 
-    Raises `StorageError` for a link, a pipe or a device, without blocking on it.
+    Raises OSError as `Path.open` does. Raises `StorageError` for a link, a pipe or a device,
+    without blocking on it.
     """
     try:
         stream = io.FileIO(os.open(path, _READ_FLAGS))
@@ -101,18 +102,20 @@ def open_for_reading(path: Path) -> io.FileIO:
 
 
 def read_own(path: Path) -> bytes:
-    """Return all bytes of the file `path`, opened by `open_for_reading`."""
+    """Return the content of the file `path`; see `open_for_reading` for the errors."""
     with open_for_reading(path) as stream:
         return stream.readall()
 
 
 def seal(data: bytes) -> bytes:
-    """Return `data` with its SHA-256 as the last line."""
+    """Return `data`, followed by its SHA-256 as the last line."""
     return data + _last_line(data)
 
 
 def unseal(sealed: bytes) -> bytes:
-    """Return the data that `seal` was given; raise ValueError if any byte has changed.
+    """Return the data inside `sealed`, a result of `seal`.
+
+    Raises ValueError if any byte has changed.
 
     >>> unseal(seal(b"{}"))
     b'{}'

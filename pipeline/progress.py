@@ -1,7 +1,7 @@
 """Progress of a running build, and the time of each of its stages.
 
-A worker splits its time into consecutive laps, so the stages add up to its whole time. A lap costs
-0.2 us, and there are a dozen for every two megabytes of text.
+A worker divides its time into consecutive laps, so the stages add up to its whole time. A lap costs
+0.2 us, and there are a dozen laps for every two megabytes of text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["STAGES", "Profile", "Progress", "ProgressCallback", "StageClock"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """Snapshot of a build: bytes of input, documents (or rows), tokens, rejects, seconds."""
+    """Snapshot of a build: input bytes, documents (or rows), tokens, rejected records, seconds."""
 
     stage: str
     """``plan``, ``tokenize`` (embeddings: ``read``) or ``commit``; for pairs the name of a step."""
@@ -57,7 +57,7 @@ STAGES = {
 
 
 class StageClock:
-    """Stopwatch that adds up seconds by stage.
+    """Stopwatch that adds up the seconds of each stage.
 
     >>> clock = StageClock()
     >>> clock.lap("read")
@@ -76,16 +76,16 @@ class StageClock:
         self._last = now
 
     def take(self) -> dict[str, float]:
-        """Return the seconds by stage since the last `take`, and reset them."""
+        """Return the seconds of each stage since the last `take`, and reset them to 0."""
         seconds, self._seconds = dict(self._seconds), defaultdict(float)
         return seconds
 
 
 @dataclass(kw_only=True, slots=True)
 class Profile:
-    """Seconds of one build.
+    """Seconds that the parts of one build took.
 
-    `prepare`, `units` and `commit` are consecutive spans of wall-clock time; `stages` are sums over
+    `prepare`, `units` and `commit` are consecutive spans of wall-clock time. `stages` has sums over
     all workers.
     """
 
@@ -95,12 +95,12 @@ class Profile:
     stages: dict[str, float] = field(default_factory=dict)
 
     def add(self, stages: Mapping[str, float]) -> None:
-        """Add the seconds that a worker took for a unit."""
+        """Add `stages`, the seconds that a worker needed for each stage of a unit."""
         for name, seconds in stages.items():
             self.stages[name] = self.stages.get(name, 0.0) + seconds
 
     def as_dict(self) -> dict[str, object]:
-        """Return the seconds rounded to milliseconds, stages in the order of `STAGES`."""
+        """Return all seconds, rounded to milliseconds. The stages are in the order of `STAGES`."""
         stages = {name: round(self.stages[name], 3) for name in STAGES if name in self.stages}
         return {
             "prepare": round(self.prepare, 3),

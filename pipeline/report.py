@@ -15,7 +15,7 @@ M_co = TypeVar("M_co", covariant=True)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildReport(Generic[M_co]):
-    """Report of a finished build."""
+    """Report of a finished build, with the manifest of the dataset."""
 
     path: Path
     recipe_id: str
@@ -35,11 +35,11 @@ class BuildReport(Generic[M_co]):
 
     @property
     def example(self) -> str | None:
-        """Return the decoded first tokens of the first document; None if there are no tokens."""
+        """The first tokens of the first document as text, or None if there are no tokens."""
         return self.content.get("example")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for ``--json``."""
+        """Return the fields as a dict, for the output of ``--json``."""
         return {
             "path": str(self.path),
             "recipe_id": self.recipe_id,

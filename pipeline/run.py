@@ -1,9 +1,9 @@
-"""Orchestrator of all builds: lock, resume, units, assembly, publishing.
+"""Orchestration of all builds: lock, resume, units, assembly, publishing.
 
-The same command run again after an interruption finds its finished units, checks their hashes,
-and goes on. The dataset depends only on the inputs, the options and the library versions, not on
-the number of workers, interruptions or the machine. The same bad record is reported whatever the
-number of workers.
+If the same command is run again after an interruption, it checks the hashes of the finished units
+and continues with the remaining units. The dataset depends only on the inputs, the options and the
+library versions, not on the machine, the number of workers or interruptions. A build that ends
+because of a bad record reports the same record for any number of workers.
 """
 
 from __future__ import annotations
@@ -79,10 +79,11 @@ _BUILT = "this dataset is built already: a build would check that it is there, a
 def run_build(
     kind: Kind[O, Q, M], options: O, *, progress: ProgressCallback | None = None
 ) -> BuildReport[M]:
-    """Build the dataset that `options` describe, or report that `out` holds it already.
+    """Build the dataset that `options` describe, and return a report.
 
-    Raises the errors of `dataprep.formats.errors`. After an error, or if the process is killed,
-    the same call resumes the build.
+    If `out` already holds this dataset, it is reused. Raises the errors of
+    `dataprep.formats.errors`. After an error, or if the process is killed, the same call resumes
+    the build.
     """
     started = time.perf_counter()
     options = replace(options, out=output_dir.resolve(options.out))
@@ -115,9 +116,9 @@ def run_build(
 
 @reading_apart()
 def run_estimate(kind: Kind[O, Q, M], options: O) -> Estimate:
-    """Return the kind's estimate of a build; write nothing.
+    """Return the kind's estimate of a build. Nothing is written.
 
-    Raises the errors that a build raises before its first unit, also those about `out`.
+    Raises the errors that a build raises before its first unit, including errors about `out`.
     """
     options = replace(options, out=output_dir.resolve(options.out))
     existing = output_dir.check(options.out, kind.load_manifest, overwrite=options.overwrite)
@@ -133,9 +134,9 @@ def run_estimate(kind: Kind[O, Q, M], options: O) -> Estimate:
 
 
 def check_disk(estimate: Estimate, out: Path, *, already: int = 0) -> None:
-    """Raise `StorageError` if the disk cannot hold a build.
+    """Raise `StorageError` if the disk of `out` has too little free space for a build.
 
-    `already` bytes of it were written by an earlier run.
+    The argument `already` is the number of bytes that an earlier run has written.
     """
     needed = max(0, estimate.peak_disk_bytes - already)
     if needed > estimate.free_bytes:
@@ -147,7 +148,13 @@ def check_disk(estimate: Estimate, out: Path, *, already: int = 0) -> None:
 
 
 def _reuse(kind: Kind[O, Q, M], prepared: Q, existing: M, started: float) -> BuildReport[M]:
-    """Return the report of a build that `out` already holds; raise if `existing` is another."""
+    """Return the report for the finished dataset in the output directory.
+
+    The argument `existing` is the manifest of this dataset.
+
+    Raises `UsageError` if the dataset differs from what would be built, `IntegrityError` if a file
+    is missing or has the wrong size, and `BusyError` if another build of the directory is running.
+    """
     out: Path = prepared.options.out
     staging = Staging(out, prepared.plan.key)
     for other in leftovers(out, prepared.plan.key):
@@ -166,7 +173,7 @@ def _reuse(kind: Kind[O, Q, M], prepared: Q, existing: M, started: float) -> Bui
 
 
 class _Build:
-    """Build from its plan to the published dataset."""
+    """The part of a build from its plan to the published dataset."""
 
     def __init__(
         self,
@@ -201,7 +208,7 @@ class _Build:
         self._decoder = msgspec.json.Decoder(kind.result)
 
     def run(self) -> BuildReport[Any]:
-        """Do the units that are left, assemble the dataset and publish it."""
+        """Process the unfinished units, assemble and publish the dataset, and return a report."""
         for other in leftovers(self._out, self._plan.key):
             other.refuse_if_held()
         with self._space_in_errors():
@@ -245,7 +252,11 @@ class _Build:
 
     @contextlib.contextmanager
     def _in_staging(self) -> Iterator[None]:
-        """Make the staging directory and hold its lock; clean up after a failure."""
+        """Create the staging directory, and hold its lock during the block.
+
+        If the block fails, the directory is cleaned up. Raises `BusyError` if another build of the
+        same output is running or has just published it.
+        """
         self._staging.create()
         with self._staging.locked(), self._cleaned_up():
             self._staging.refuse_other_builds()
@@ -256,7 +267,7 @@ class _Build:
 
     @contextlib.contextmanager
     def _cleaned_up(self) -> Iterator[None]:
-        """After a failure keep the staging directory only if it holds useful work."""
+        """After a failure in the block, keep the staging directory only if it holds useful work."""
         try:
             yield
         except BusyError:
@@ -278,9 +289,9 @@ class _Build:
             raise
 
     def _overtaken(self) -> BusyError | None:
-        """Return the error to raise if another builder has published `out` or removed the staging.
+        """Return a `BusyError` if another build has published `out` or removed the staging.
 
-        That can happen only on file systems without locks.
+        Otherwise return None. Another build can do so only on file systems without locks.
         """
         if self._own and mark_of(self._out)[:-1] == self._own[:-1]:
             return None  # this build has published `out`: what failed came after
@@ -292,7 +303,7 @@ class _Build:
         return None
 
     def _resume(self) -> int:
-        """Count the units that an earlier run finished as done; return their number."""
+        """Record the units that an earlier run finished, and return their number."""
         results = finished_units(
             self._staging, len(self._plan.units), available_cores(), self._decoder
         )
@@ -307,7 +318,10 @@ class _Build:
         return len(results)
 
     def _run_units(self) -> tuple[Executor, int]:
-        """Do the units that are left; return the executor, and how many units it did at once."""
+        """Process the unfinished units.
+
+        Return the executor that processed them, and the number of units that it processed at once.
+        """
         left, prepared = self._units.left(), self._prepared
         parallel = len(left) > 1 or (len(left) == 1 and prepared.untrusted)
         executor: Executor = self._workers
@@ -320,7 +334,7 @@ class _Build:
         return executor, min(executor.count, len(left))
 
     def _check(self) -> None:
-        """Make the checks that the kind left; if one fails, no unit is worth keeping."""
+        """Make the checks of `Kind.check`. If they fail, mark all finished units as useless."""
         try:
             self._kind.check(self._prepared)
         except (DataprepError, PlanRefused):
@@ -350,7 +364,10 @@ class _Build:
             raise
 
     def _publish(self, root: Path, recipe_id: str) -> None:
-        """Rename the finished directory `root` to `out`, in place of a dataset to overwrite."""
+        """Rename the finished directory `root` to `out`, replacing a dataset to be overwritten.
+
+        Raises `BusyError` if another build has published a dataset in `out` meanwhile.
+        """
         try:
             output_dir.refuse_newer(self._out, self._seen)
             self._own = mark_of(root)
@@ -364,7 +381,7 @@ class _Build:
             raise
 
     def _other_builds(self) -> tuple[str, ...]:
-        """Return a note about unfinished builds beside this one, if there are any."""
+        """Return a note about other unfinished builds of `out`, if there are any, in a tuple."""
         found = leftovers(self._out, self._staging.key)
         if not found:
             return ()
@@ -377,10 +394,11 @@ class _Build:
 
     @contextlib.contextmanager
     def _space_in_errors(self) -> Iterator[None]:
-        """Add to a "no space" error how many more bytes the build needs.
+        """Add to a "no space" error in the block the number of bytes that the build still needs.
 
-        The estimate said at the start that the space is enough; then something else took it, or
-        the sample misled. Bytes in the staging directory are not needed again.
+        The estimate at the start said that the space was enough. Since then another program has
+        filled the disk, or the sample was not typical. Bytes in the staging directory are not
+        counted again.
         """
         try:
             yield
@@ -396,7 +414,10 @@ class _Build:
 
 
 def used_bytes(folder: Path) -> int:
-    """Return the bytes of all files below `folder`, hard links once; 0 if it is missing."""
+    """Return the number of bytes in all files below `folder`, or 0 if it is missing.
+
+    A file with several hard links counts once.
+    """
     sizes = {}
     for root, _, names in os.walk(folder):
         for name in names:
@@ -407,9 +428,9 @@ def used_bytes(folder: Path) -> int:
 
 
 class _Units:
-    """Progress of the units of a build: those finished, the totals of all, failures.
+    """Progress of the units of a build: finished units, totals of all units, and failures.
 
-    `stage` is the name of the work on units in progress reports.
+    `stage` is the name of the current work in progress reports.
     """
 
     def __init__(
@@ -440,16 +461,20 @@ class _Units:
         return [self._sources[n] for n in sorted({s.source for s in self._units[unit].spans})]
 
     def left(self) -> list[int]:
-        """Return the numbers of the units that are still to be done."""
+        """Return the numbers of the units that are not finished."""
         return [unit.number for unit in self._units if unit.number not in self._finished]
 
     def resume(self, unit: int, done: Done) -> None:
-        """Count the `unit` that an earlier run finished as done."""
+        """Record that an earlier run finished the unit number `unit`, with the counts `done`."""
         self._finished.add(unit)
         self._add(unit, done)
 
     def note(self, event: Event) -> None:
-        """Count the event of a worker; raise the error that stops the build, if there is one."""
+        """Update the progress from an event of a worker.
+
+        Raises the error that ends the build if a unit has failed and all units before it are
+        finished.
+        """
         if event.done is not None:
             self._add(event.unit, event.done)
             return
@@ -461,7 +486,11 @@ class _Units:
         self._stop_at_first_failure()
 
     def _add(self, unit: int, done: Done) -> None:
-        """Replace the progress of `unit` by `done`; a unit that is tried again starts from 0."""
+        """Replace the counts of `unit` by `done`, and report progress.
+
+        A unit that is tried again starts from 0. Raises `InputError` if more records are rejected
+        than the limit allows.
+        """
         before = self._done.get(unit, Done(0, 0, 0, 0))
         self._done[unit] = done
         self._totals = Done(
@@ -482,9 +511,9 @@ class _Units:
             )  # fmt: skip
 
     def _stop_at_first_failure(self) -> None:
-        """Raise the failure of the lowest unit, once all units before it are finished.
+        """Raise the error of the first failed unit, once all units before it are finished.
 
-        So the same bad record is reported whatever the number of workers.
+        So the same bad record is reported for any number of workers.
         """
         if self._failures:
             first = min(self._failures)
@@ -492,7 +521,10 @@ class _Units:
                 raise self._failures[first]
 
     def tell(self, stage: str, done: int = 0, total: int = 0) -> None:
-        """Report progress: `done` of `total` parts of the stage, if it counts parts."""
+        """Report progress.
+
+        If the stage has parts, `done` of `total` are finished; 0 means that it has none.
+        """
         if self._progress is not None:
             self._progress(
                 Progress(

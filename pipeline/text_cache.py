@@ -1,13 +1,13 @@
-"""Cache of datasets of tokens, which are built on demand from texts.
+"""Cache of datasets of tokens, which are built from texts on demand.
 
-The name of a dataset in the cache is a hash of everything that decides its content: the inputs'
-bytes, the tokenizer, the options and the library versions. If one of them changes, a new dataset is
-built; processes that need the same dataset at the same time wait for the one that builds it. Each
-call reads all inputs once to hash them, so the cache is for inputs that are read in seconds.
-Datasets in the cache may be deleted while no process uses them.
+The name of a dataset in the cache is a hash of everything that determines its content: the bytes of
+the inputs, the tokenizer, the options and the library versions. If any of them changes, a new
+dataset is built. If several processes need the same dataset at the same time, one process builds
+it and all others wait. Each call reads all inputs once to hash them, so the cache is for inputs
+that can be read in seconds. Datasets in the cache may be deleted while no process uses them.
 
 If the tokenizer is only a function from text to ids, each call encodes every document with it. The
-ids are written as numbers to a file of texts, which is built with a stand-in tokenizer whose words
+ids are written as numbers to a text file, which is built with a substitute tokenizer whose words
 are these numbers.
 """
 
@@ -63,7 +63,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextSource:
-    """Texts and their tokenizer; fields mean the same as in `BuildOptions`."""
+    """Texts and their tokenizer. The fields mean the same as in `BuildOptions`."""
 
     path: tuple[str, ...]
     is_jsonl: bool | None = None
@@ -84,7 +84,7 @@ class TextSource:
         object.__setattr__(self, "path", as_paths(self.path))
 
     def options(self, out: Path) -> BuildOptions:
-        """Return the build options for the output `out`."""
+        """Return the options of a build of these texts into the directory `out`."""
         form = {None: None, True: "jsonl", False: "text"}[self.is_jsonl]
         options = BuildOptions(
             input=self.path, out=out, format=form, field=self.field, bos=self.bos, eos=self.eos,  # type: ignore[arg-type]
@@ -97,10 +97,10 @@ class TextSource:
 
 @reading_apart()
 def cached_texts(source: TextSource, cache: Path) -> Dataset:
-    """Return the dataset of `source` from the folder `cache`; build it if it is missing.
+    """Return the dataset of `source` from the folder `cache`. If it is missing, it is built.
 
-    Its only split is `SPLIT`. Warns of records that were left out and of blank lines in JSONL,
-    with line numbers. Raises what `build` raises.
+    Its only split is `SPLIT`. Warns about records that were left out and about blank lines in
+    JSONL, with their line numbers. Raises the errors of `build`.
     """
     create_directory(cache, parents=True, exist_ok=True)
     options = source.options(cache / "-")
@@ -119,7 +119,10 @@ def cached_texts(source: TextSource, cache: Path) -> Dataset:
 
 
 def _cached(options: BuildOptions, cache: Path, sources: list[Source]) -> Dataset:
-    """Return the dataset of `options` from `cache`; empty `sources` are looked up."""
+    """Return the dataset of `options` from `cache`. If it is missing, it is built.
+
+    `sources` are the inputs; if it is empty, they are determined from `options`.
+    """
     sources = sources or find_sources(options)
     tokenizer = resolve_tokenizer(options.tokenizer, load=False)
     key = _digest(
@@ -144,9 +147,10 @@ def _cached(options: BuildOptions, cache: Path, sources: list[Source]) -> Datase
 
 
 def _open_or_build(options: BuildOptions) -> Dataset:
-    """Open the dataset ``options.out``; build it first if it is missing or damaged.
+    """Return the dataset ``options.out``. If it is missing or damaged, it is built first.
 
-    While another process builds it, wait, for an hour at most, and check its result.
+    If another process is building it, wait for at most an hour, and then check the result. Raises
+    `BusyError` after that time.
     """
     deadline = time.monotonic() + _WAIT_S
     while True:
@@ -168,7 +172,10 @@ def _digest(*parts: Any) -> str:
 
 
 def _store_tokenizer(source: TextSource, data: bytes, cache: Path) -> Path:
-    """Write the tokenizer and its roles to a folder in `cache`, if missing; return the folder."""
+    """Return the folder in `cache` that holds the tokenizer `data` and its roles.
+
+    If the folder is missing or has another content, it is written.
+    """
     digest = _digest(hashlib.sha256(data).hexdigest(), dict(source.roles))
     folder = cache / "tokenizers" / digest
     with storage_errors(folder):
@@ -187,7 +194,7 @@ def _store_tokenizer(source: TextSource, data: bytes, cache: Path) -> Path:
 
 
 def _holds(folder: Path, data: bytes, roles: Mapping[str, str]) -> bool:
-    """Return whether `folder` holds what `_write_tokenizer` writes."""
+    """Return whether `folder` contains the files that `_write_tokenizer` would write."""
     try:
         stored = (folder / "tokenizer_config.json").read_text(encoding="utf-8")
         return (
@@ -206,9 +213,10 @@ def _write_tokenizer(folder: Path, data: bytes, roles: Mapping[str, str]) -> Non
 def _ids_as_text(
     source: TextSource, options: BuildOptions, sources: list[Source], folder: Path, encode: Encode
 ) -> BuildOptions:
-    """Write the ids of each document as text to JSONL; return the options that build it.
+    """Write the token ids of each document as text to a JSONL file in `folder`.
 
-    Also writes the tokenizer to `folder` for which each number is one token.
+    Also write there a tokenizer for which each number is one token. Return the options of a build
+    that uses both files.
     """
     _refuse_specials(source)
     largest, lines, left_out = source.vocab_size - 1, folder / "ids.jsonl", []
@@ -253,7 +261,7 @@ def _refuse_specials(source: TextSource) -> None:
 
 
 def _stand_in(size: int) -> bytes:
-    """Return a tokenizer.json for which ``"17"`` is one token, the id 17."""
+    """Return a tokenizer.json of `size` tokens for which ``"17"`` is one token with the id 17."""
     parts = dict.fromkeys(
         ("truncation", "padding", "normalizer", "post_processor", "decoder"), None
     )  # fmt: skip
@@ -314,7 +322,10 @@ def _warn_of(first: Sequence[InputError | None], count: int) -> None:
 
 
 def _report_blank(count: int, sources: list[Source]) -> None:
-    """Warn of blank lines if the inputs are JSONL; in plain text they separate documents."""
+    """Warn about blank lines, if all inputs are JSONL.
+
+    In plain text, blank lines separate documents.
+    """
     if not count or any(source.format != "jsonl" for source in sources):
         return
     places = []
