@@ -1,1 +1,1 @@
-"""Collate functions: a list of samples in, a padded batch out, for each task and modality."""
+"""Collate functions, which turn a list of samples into a padded batch, by task and modality."""

@@ -29,12 +29,12 @@ class Audio:
     """Collate function for sound: padded float32 [rows, ..., time], `attention_mask`, `lengths`.
 
     The sound of a sample is its field `input_values`, `input_features`, `waveform` or `audio`; the
-    batch has it under the same name. It has the shape [time], or two axes, one of which
-    (`time_axis`) is time; a dict with the field `array`, as in Hugging Face datasets, will do.
-    int16 and int32 (PCM) are scaled to -1 .. 1. Padding is `pad_value`, unless the schema has
-    another. If samples have an `attention_mask`, it is padded like the sound; if they have
-    `lengths`, those computed here replace them. Labels that are rows (CTC) are padded with
-    `label_pad_id`; single labels become [rows].
+    batch has it under the same name. Its shape is [time], or it has two axes, and `time_axis` is
+    the time axis. A dict with the field `array`, as in Hugging Face datasets, is accepted too.
+    int16 and int32 (PCM) are scaled to -1 .. 1. Padding has the value `pad_value`, unless the
+    schema sets a value. If samples have an `attention_mask`, it is padded like the sound. If they
+    have `lengths`, the lengths computed here replace them. Labels that are rows (CTC) are padded
+    with `label_pad_id`; single labels become [rows].
 
     >>> batch = Audio()([{"waveform": [0.5, 1.0], "label": 3}, {"waveform": [0.25], "label": 4}])
     >>> batch["waveform"].tolist(), batch["lengths"].tolist(), batch["labels"].tolist()
@@ -64,7 +64,7 @@ class Audio:
         )  # fmt: skip
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """Return the batch."""
+        """Return the batch; raise `UsageError` if the samples have no field of sound."""
         columns = columns_of(samples, ("input_values", "labels"))
         name = next((name for name in _NAMES if name in columns), None)
         if name is None:
@@ -98,7 +98,7 @@ class Audio:
         return batch
 
     def _mask(self, given: list[Any] | None, rows: list[Array], layout: PaddedLayout) -> Array:
-        """Return the `attention_mask` [rows, time]: `given` by the samples, else from lengths."""
+        """Return the `attention_mask` [rows, time], made from `given` masks or from the lengths."""
         wanted = self.schema.resolve("attention_mask")
         if given is None:
             return layout.mask(wanted.numpy)
@@ -107,7 +107,11 @@ class Audio:
         return layout.fill(masks, wanted.pad_value, wanted.numpy)
 
     def _row(self, row: int, sound: Any, name: str) -> Array:
-        """Return one sound as [time] or [time, features]; int16 and int32 become float32."""
+        """Return the sound of a sample as [time] or [time, features].
+
+        int16 and int32 become float32 in -1 .. 1. Raise `SampleError` for an empty sound or more
+        than two axes.
+        """
         (array,) = self._numbers(row, sound, name)
         if array.ndim > 2 or not array.size:
             raise SampleError(
@@ -142,7 +146,10 @@ class Audio:
 
 
 def _arrays(sounds: list[Any], name: str) -> list[Any]:
-    """Return the arrays of the sounds; raise `SampleError` unless all have one sampling rate."""
+    """Return a list with the array of each sound.
+
+    Raise `SampleError` if sounds have different sampling rates.
+    """
     rates = [s.get("sampling_rate") if isinstance(s, Mapping) else None for s in sounds]
     for row, rate in enumerate(rates):
         if rate != rates[0]:

@@ -1,8 +1,8 @@
 """Built-in collators of a registry, made from a task, a tokenizer and options.
 
-Options of the call override the task's `preprocessing_config`, which overrides what the tokenizer
-says. Entries of `preprocessing_config` that are no field of the collator are ignored: they are for
-other steps.
+Options of the call override the task's `preprocessing_config`, and both override the settings of
+the tokenizer. Entries of `preprocessing_config` that are no field of the collator are ignored,
+because they are for other steps.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class LabelsFrom:
     field: str
 
     def __call__(self, samples: Sequence[Any]) -> Any:
-        """Return the batch."""
+        """Return the batch that `collate` makes from the renamed samples."""
         return self.collate([self._renamed(row, sample) for row, sample in enumerate(samples)])
 
     def _renamed(self, row: int, sample: Any) -> Any:
@@ -87,10 +87,10 @@ class _Registers(Protocol):
 
 
 def register_builtin(registry: _Registers) -> None:
-    """Register the built-in collators.
+    """Register the built-in collators in `registry`.
 
-    They precede collators of the same modality and precedence that a user registers later;
-    ``waveform`` does not, because no handling of sound suits most models.
+    They come before collators of the same modality and precedence that a user registers later. The
+    exception is ``waveform``, because no single treatment of sound suits most models.
     """
     by_type, waveform = "by the task's task_type", "sound, padded, with lengths"
     registry.register("text", modality="text", description=by_type)(_with_target_field(_text))
@@ -112,7 +112,10 @@ def register_builtin(registry: _Registers) -> None:
 
 
 def _with_target_field(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `make`, whose collators also take labels from the task's `target_field`."""
+    """Return a function that calls `make` and adds labels from the task's `target_field`.
+
+    The collator of `make` is returned unchanged if its labels do not come from such a field.
+    """
 
     @wraps(make)
     def made(task_spec: Any = None, **options: Any) -> Any:
@@ -125,7 +128,7 @@ def _with_target_field(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _text(task_spec: Any = None, tokenizer: Any = None, **options: Any) -> Padded:
-    """Return the collator of a text task."""
+    """Return the collator of a text task; raise `UsageError` for an unknown task type."""
     task_type = getattr(task_spec, "task_type", None) or "causal_lm"
     name = _OTHER_NAMES.get(task_type, task_type)
     if name not in TEXT_TASKS:
@@ -147,7 +150,9 @@ def _of_text(
 ) -> Padded:
     """Return a collator of the class `kind`, with the fixed options `own`.
 
-    With `tokenizer_pads`, the tokenizer's method `pad` pads the fields that the model reads.
+    With `tokenizer_pads`, the tokenizer's method `pad` pads the fields that the model reads. Raise
+    `UsageError` if the pad id is unknown because neither a tokenizer nor the option `pad_id` is
+    given.
     """
     if tokenizer is None and "pad_id" not in {**_configured(kind, task_spec), **options}:
         raise UsageError(
@@ -165,7 +170,7 @@ def _of_text(
 
 
 def _from_tokenizer(kind: type[Padded], tokenizer: Any, *, whole_words: bool) -> dict[str, Any]:
-    """Return the options of `kind` that the tokenizer decides."""
+    """Return the options of `kind` that depend on the tokenizer."""
     ids = token_ids(tokenizer)
     found: dict[str, Any] = {"pad_id": ids.pad_id}
     if ids.padding_side is not None:
@@ -185,7 +190,8 @@ def _from_tokenizer(kind: type[Padded], tokenizer: Any, *, whole_words: bool) ->
 def _vision(task_spec: Any = None, tokenizer: Any = None, **options: Any) -> Vision:
     """Return a collator of images.
 
-    `mean` and `std` make a `Normalize`; normalize=True is ``"imagenet"``, False is None.
+    The options `mean` and `std` together define a `Normalize`. The option `normalize` may be True
+    (``"imagenet"``) or False (None). Raise `UsageError` if the three options contradict each other.
     """
     chosen = {**_configured(Vision, task_spec, "mean", "std"), **options}
     mean, std = chosen.pop("mean", None), chosen.pop("std", None)
@@ -212,31 +218,37 @@ def _vision_text(
     vision: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> VisionText:
-    """Return a `VisionText`; `vision` are the options for images, all others are for the text."""
+    """Return a collator of images with texts.
+
+    The mapping `vision` has the options for images. All other options are for the text.
+    """
     text = _of_text(CausalLM, {}, task_spec=task_spec, tokenizer=tokenizer, **options)
     return VisionText(vision=_vision(task_spec=task_spec, **(vision or {})), text=text)
 
 
 def _plain(kind: type[Any], task_spec: Any = None, tokenizer: Any = None, **options: Any) -> Any:
-    """Return a collator of the class `kind`, which does not depend on a tokenizer."""
+    """Return a collator of the class `kind`, which needs no tokenizer."""
     return _built(kind, task_spec, options)
 
 
 def _built(kind: type[Any], task_spec: Any, options: dict[str, Any]) -> Any:
-    """Return a collator of the class `kind`; options override the task's configuration."""
+    """Return a collator of the class `kind`; `options` override the task's configuration."""
     return kind(**_checked(kind, {**_configured(kind, task_spec), **options}, task_spec))
 
 
 def _configured(kind: type[Any], task_spec: Any, *more: str) -> dict[str, Any]:
-    """Return the entries of `preprocessing_config` whose names are fields of `kind` or `more`."""
+    """Return the entries of the task's `preprocessing_config` that apply to `kind`.
+
+    Their names are fields of `kind` or in `more`.
+    """
     config = getattr(task_spec, "preprocessing_config", None) or {}
     return {k: v for k, v in config.items() if k in (*_fields(kind), *more)}
 
 
 def _checked(kind: type[Any], options: dict[str, Any], task_spec: Any) -> dict[str, Any]:
-    """Return `options` with the output schema of the task, if they have none.
+    """Return `options` with the output schema of the task, unless they have their own schema.
 
-    Raises `UsageError` if one is no field of `kind`, or a required field is missing.
+    Raise `UsageError` if an option is no field of `kind`, or if a required field is missing.
     """
     unknown = sorted(set(options) - set(_fields(kind)))
     required = [f.name for f in dataclasses.fields(kind) if f.init and _needed(f)]

@@ -1,6 +1,6 @@
-"""Columns: a list of samples as a dict of fields, each with the list of its values.
+"""Columns: a list of samples as a dict from fields to lists of values.
 
-Samples are dicts (or other mappings), tuples whose positions have names, or bare values of one
+Samples are dicts (or other mappings), tuples whose positions have names, or single values of one
 field. Columns of numbers become tensors; all others stay lists. No field is dropped.
 """
 
@@ -35,8 +35,8 @@ Columns = dict[str, list[Any]]
 def columns_of(samples: Sequence[Any], names: Sequence[str] = ()) -> Columns:
     """Return the values of all samples by field; `names` are the fields of samples in tuples.
 
-    Raises `UsageError` for an empty batch, and `SampleError` for a sample whose fields differ from
-    those of the first.
+    Raise `UsageError` for an empty batch, and `SampleError` for a sample whose fields differ from
+    those of the first sample.
 
     >>> columns_of([{"a": 1, "b": 2}, {"a": 3, "b": 4}])
     {'a': [1, 3], 'b': [2, 4]}
@@ -100,7 +100,7 @@ def _of_tuples(samples: Sequence[Any], names: Sequence[str]) -> Columns:
 
 
 def is_sequence(value: Any) -> bool:
-    """Return whether `value` is an array, tensor, list or tuple of numbers; also an empty list."""
+    """Return whether `value` is an array, tensor, list or tuple of numbers, or an empty list."""
     if isinstance(value, np.ndarray | torch.Tensor):
         return value.ndim > 0 and (isinstance(value, torch.Tensor) or value.dtype.kind in "biuf")
     if not isinstance(value, list | tuple):
@@ -111,7 +111,7 @@ def is_sequence(value: Any) -> bool:
 def first_filled(values: Sequence[Any]) -> Any:
     """Return the first value of a column that is neither None nor an empty list or tuple.
 
-    If there is no such value: None if any value is None, else ``()``.
+    If there is no such value, return None if the column has a None, else ``()``.
 
     >>> first_filled([None, [], ["a"], [1]])
     ['a']
@@ -127,7 +127,9 @@ _NUMBER = (bool, int, float, np.number, np.bool_)
 
 
 def kind_of(value: Any) -> str | None:
-    """Return numpy's letter for a single number (``"b"``, ``"i"``, ``"u"``, ``"f"``), or None.
+    """Return numpy's letter for the type of a single number, or None for any other value.
+
+    The letters are ``"b"``, ``"i"``, ``"u"`` and ``"f"``.
 
     >>> kind_of(1), kind_of(True), kind_of(torch.tensor(0.5)), kind_of("text")
     ('i', 'b', 'f', None)
@@ -143,10 +145,10 @@ def kind_of(value: Any) -> str | None:
 
 
 def scalars(name: str, values: list[Any], schema: OutputSchema) -> Array | None:
-    """Return the array [rows] of a column of single numbers; None if no value is a number.
+    """Return the array [rows] of a column of single numbers, or None if no value is a number.
 
-    Raises `SampleError` if only some values are numbers, or the dtype in the schema cannot hold
-    one of them.
+    Raise `SampleError` if only some values are numbers, or if the dtype in the schema cannot hold a
+    number.
     """
     found = _of_one_type(name, values, schema)
     if found is not None:
@@ -168,9 +170,10 @@ def scalars(name: str, values: list[Any], schema: OutputSchema) -> Array | None:
 
 
 def _of_one_type(name: str, values: list[Any], schema: OutputSchema) -> Array | None:
-    """Return the array [rows] of Python numbers of one type; None if they differ or do not fit.
+    """Return the array [rows] of Python numbers of the same type, or None.
 
-    One conversion of the whole list: the fast path of `scalars`.
+    None means that the types differ, or that a number may not fit the dtype in the schema. This is
+    the fast path of `scalars`: it converts the whole list at once.
     """
     types = set(map(type, values))
     dtype = _TYPES.get(next(iter(types))) if len(types) == 1 else None
@@ -189,9 +192,9 @@ _TYPES: dict[type[Any], Any] = {int: np.int64, float: np.float64, bool: np.bool_
 
 
 def stacked(name: str, rows: list[Array], schema: OutputSchema) -> Array:
-    """Return `rows`, arrays of one dtype (see `as_rows`), stacked to [rows, ...].
+    """Return `rows`, arrays of the same dtype (see `as_rows`), stacked to [rows, ...].
 
-    Raises `SampleError` if shapes differ, or the dtype in the schema cannot hold a number.
+    Raise `SampleError` if shapes differ, or if the dtype in the schema cannot hold a number.
     """
     for row, array in enumerate(rows):
         if array.shape != rows[0].shape:
@@ -205,7 +208,10 @@ def stacked(name: str, rows: list[Array], schema: OutputSchema) -> Array:
 
 
 def finished(batch: Mapping[str, Any], schema: OutputSchema, *, tensors: bool) -> dict[str, Any]:
-    """Return `batch` with arrays as tensors of the same memory; as lists if not `tensors`."""
+    """Return `batch` with arrays converted to tensors, or to lists if `tensors` is False.
+
+    A tensor uses the memory of its array.
+    """
     if not tensors:
         return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in batch.items()}
     return {

@@ -1,4 +1,4 @@
-"""Functions with the names and arguments of other projects, which return collators of this one."""
+"""Functions that make collators, with the names and arguments of other projects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def create_causal_lm_collate(  # noqa: PLR0917  (the same)
     *,
     shift: bool = False,
 ) -> CausalLM:
-    """Return a `CausalLM`: labels equal the inputs, or with `shift` the next tokens.
+    """Return a `CausalLM`, whose labels equal the inputs, or with `shift` the next tokens.
 
     >>> create_causal_lm_collate()([{"input_ids": [1, 2]}])["labels"]
     tensor([[1, 2]])
@@ -66,7 +66,9 @@ def create_seq2seq_collate(  # noqa: PLR0917  (the same)
     output_schema: Schema = None,
     return_tensors: bool = True,
 ) -> Seq2Seq:
-    """Return a `Seq2Seq`; without a start token the decoder starts with the pad token, as T5 does.
+    """Return a `Seq2Seq`.
+
+    If `decoder_start_token_id` is None, the decoder starts with the pad token, as in T5.
 
     >>> batch = create_seq2seq_collate()([{"input_ids": [1, 2], "labels": [3]}])
     >>> batch["decoder_input_ids"].tolist()

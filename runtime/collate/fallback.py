@@ -1,4 +1,4 @@
-"""Default collator: stacks what can be stacked, pads nothing."""
+"""Default collator, which stacks what can be stacked and pads nothing."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _MAX_FIELDS = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Default:
-    """Collate function that stacks numbers and arrays of one shape; other values stay lists.
+    """Collate function that stacks numbers and arrays of the same shape; other values stay lists.
 
-    A batch of dicts is a dict, of tuples a tuple, of bare tensors a tensor. With `report`, a
-    warning names the stacked fields and the lists, once in a process. Raises `SampleError` if rows
-    of a field have different lengths.
+    A batch of dicts is a dict, a batch of tuples a tuple, and a batch of bare tensors a tensor.
+    With `report`, a warning names the stacked fields and the lists, once in a process. Raises
+    `SampleError` if rows of a field have different lengths.
 
     >>> Default(report=False)([{"x": [1, 2], "name": "a"}, {"x": [3, 4], "name": "b"}])
     {'x': tensor([[1, 2],
@@ -37,7 +37,7 @@ class Default:
     tensors: bool = True
 
     def __call__(self, samples: Sequence[Any]) -> Any:
-        """Return the batch: a dict, a tuple or a bare value, as the samples are."""
+        """Return the batch: a dict, a tuple or a bare value, like the samples."""
         names = [str(number) for number in range(_MAX_FIELDS)]
         columns = columns_of(samples, names)
         batch = {name: self._column(name, values) for name, values in columns.items()}
@@ -57,7 +57,7 @@ class Default:
 
 
 def _report_once(batch: dict[str, Any]) -> None:
-    """Warn which fields were stacked, unless this process has warned of the same fields."""
+    """Warn which fields were stacked, unless this process has warned of the same fields before."""
     stacked_ = [name for name, values in batch.items() if isinstance(values, np.ndarray)]
     kept = [name for name in batch if name not in stacked_]
     if (*stacked_, "|", *kept) in _REPORTED:

@@ -1,10 +1,10 @@
 """Collate functions for images: float [rows, channels, height, width], normalised, with labels.
 
-The option `layout` says which axis holds the channels; only PIL pictures (channels last) and arrays
-of two axes (one channel) do without. Before normalisation integers are divided by the largest value
-of an image of their type (uint8: 255), and floats must be in 0 .. 1. Floats that look standardised
-already (around 0) are normalised again, with a warning; all others outside 0 .. 1 are refused.
-Costs 1 ns per pixel and channel.
+The option `layout` names the axis of the channels. Only PIL pictures (channels last) and arrays of
+two axes (one channel) do not need it. Before normalisation, integers are divided by the largest
+value that an image of their type can have (uint8: 255), and floats must be in 0 .. 1. Floats that
+look standardised already (around 0) are normalised again, with a warning. All other floats outside
+0 .. 1 raise an error. The cost is 1 ns per pixel and channel.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _LARGEST = {"bool": 1, "uint8": 255, "uint16": 65535}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Normalize:
-    """Normalisation (value - mean) / std by channel, of values in 0 .. 1.
+    """Normalisation (value - mean) / std for each channel, of values in 0 .. 1.
 
-    Raises `UsageError` for values that are not finite numbers, deviations that are not positive,
-    and different numbers of means and deviations.
+    Raises `UsageError` for values that are not finite numbers, for standard deviations that are not
+    positive, and for different numbers of means and deviations.
     """
 
     mean: tuple[float, ...]
@@ -94,17 +94,19 @@ NORMALIZE = {
 class Vision:
     """Collate function for images: `pixel_values` [rows, channels, height, width] and `labels`.
 
-    - `normalize`: a name in `NORMALIZE`, a `Normalize`, or None: values are only scaled to 0 .. 1.
-    - `layout`: order of the axes of images with three of them, ``"CHW"`` or ``"HWC"``.
-    - `channels`: required number of channels; None: that of the normalisation or the first image.
-    - `scale`: factor for all values in place of the division by the largest; turns off the check
-      of their range.
-    - `schema`: dtypes and pad values; `pixel_values` are float32 unless it has another float type.
+    - `normalize`: a name in `NORMALIZE`, a `Normalize`, or None to scale values to 0 .. 1 only.
+    - `layout`: order of the axes of images with three axes, ``"CHW"`` or ``"HWC"``.
+    - `channels`: required number of channels. None: that of the normalisation or of the first
+      image.
+    - `scale`: factor for all values, in place of the division by the largest value. It also turns
+      off the check of their range.
+    - `schema`: dtypes and pad values. The `pixel_values` are float32 unless it has another float
+      type.
 
-    Images are arrays, tensors or PIL pictures, in the field `pixel_values`, `image`, `images` or
-    `img`, or first in a tuple. Labels are in `labels`, `label` or `fine_label`, or second in the
-    tuple: integers become int64 [rows], floats and rows of numbers keep their kind. Other fields
-    are passed on.
+    Images are arrays, tensors or PIL pictures. They are in the field `pixel_values`, `image`,
+    `images` or `img`, or first in a tuple. Labels are in `labels`, `label` or `fine_label`, or
+    second in the tuple. Integer labels become int64 [rows]; floats and rows of numbers keep their
+    type. Other fields are passed on.
 
     Raises `SampleError` for an image that differs in shape, number of channels or dtype, and for
     values out of range.
@@ -146,7 +148,7 @@ class Vision:
 
     @property
     def normal(self) -> Normalize | None:
-        """The normalisation as an object, or None."""
+        """The `Normalize` that is applied, or None if values are not normalised."""
         given = self.normalize
         return NORMALIZE[given] if isinstance(given, str) else given
 
@@ -155,7 +157,10 @@ class Vision:
         return self.of_columns(columns_of(samples, ("pixel_values", "labels")))
 
     def of_columns(self, columns: Columns) -> dict[str, Any]:
-        """Return the batch of samples that are given as columns."""
+        """Return the batch of samples that are given as columns.
+
+        Raise `UsageError` if there is no field of images.
+        """
         name = next((name for name in IMAGES if name in columns), None)
         if name is None:
             raise UsageError(
@@ -173,7 +178,7 @@ class Vision:
         return batch
 
     def images(self, images: Sequence[Any], field: str = "pixel_values") -> torch.Tensor:
-        """Return only the images: float [rows, channels, height, width]."""
+        """Return only the images of a batch, as float [rows, channels, height, width]."""
         arrays = [self._array(row, image, field) for row, image in enumerate(images)]
         _check_alike(arrays, field)
         out = _BUFFERS.empty((len(arrays), *arrays[0].shape), np.float32)
@@ -193,7 +198,7 @@ class Vision:
         return pixels.to(dtype_of(wanted.dtype)) if wanted and wanted.dtype else pixels
 
     def _largest(self, dtype: np.dtype[Any]) -> int | None:
-        """Return the value that is scaled to 1; None if there is no scaling."""
+        """Return the pixel value that is scaled to 1, or None if values are not scaled."""
         if self.scale is not None or (dtype.kind == "f" and self.normalize is None):
             return None
         return _LARGEST.get(dtype.name, 255 if dtype.kind in "iu" else 1)
@@ -201,7 +206,7 @@ class Vision:
     def _factors(
         self, dtype: np.dtype[Any], largest: int | None
     ) -> tuple[Array | None, Array | None]:
-        """Return factor and offset of (value * factor - offset); None stands for no change."""
+        """Return factor and offset of (value * factor - offset); None means no change."""
         scale = self.scale or (1 / largest if largest else 1.0)
         normal = self.normal
         if normal is None:
@@ -211,7 +216,10 @@ class Vision:
         return (scale / std).astype(np.float32), (mean / std).astype(np.float32)
 
     def _array(self, row: int, image: Any, field: str) -> Array:
-        """Return a view of one image as [channels, height, width]."""
+        """Return a view of an image as [channels, height, width].
+
+        Raise `SampleError` for a value that is no image.
+        """
         picture = not isinstance(image, np.ndarray | torch.Tensor | list | tuple)
         if picture and getattr(image, "mode", None) in _INDEXED:
             raise SampleError(
@@ -281,7 +289,7 @@ def _check_range(row: int, pixels: Array, largest: int, field: str) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VisionText:
-    """Collate function for images with text: `vision` makes `pixel_values`, `text` all else.
+    """Collate function for images with text; `vision` makes `pixel_values`, `text` other fields.
 
     >>> import numpy as np
     >>> samples = [{"image": np.zeros((2, 2), np.uint8), "input_ids": [1, 2, 3]}]

@@ -1,13 +1,15 @@
-"""Masked language modelling: tokens to predict are chosen by a hash, not by a random generator.
+"""Masked language modelling, where a hash and not a random generator selects the masked tokens.
 
-The hash is of the seed, the epoch, the number of the sample, its ids, and the position of the token
-in it. So workers, batches and padding change nothing; each epoch draws anew; a resumed run draws
-what an uninterrupted one would have; equal samples are masked independently. If the collator is
-called without sample numbers, as by a stock DataLoader, equal samples are masked alike in an epoch.
-Costs 40 ns per position of the batch, padding included.
+The hash depends on the seed, the epoch, the number of the sample, its ids, and the position of the
+token in it. So the result does not depend on workers, batches or padding. Each epoch masks
+different tokens, a resumed run masks the same tokens as an uninterrupted run, and equal samples are
+masked independently. If the collator is called without sample numbers, for example by a stock
+DataLoader, equal samples have the same masked tokens in an epoch. The cost is 40 ns per position of
+the batch, padding included.
 
-"Hidden" tokens are those to predict: 80 % of them become the mask token, 10 % a random token, 10 %
-are unchanged (Devlin et al.: BERT, section 3.1, https://arxiv.org/abs/1810.04805).
+Masked ("hidden") tokens are the tokens to predict: 80 % of them become the mask token, 10 % a
+random token, and 10 % are unchanged (Devlin et al.: BERT, section 3.1,
+https://arxiv.org/abs/1810.04805).
 """
 
 from __future__ import annotations
@@ -42,17 +44,18 @@ _WHICH, _WHAT, _OTHER = 1, 2, 3  # purposes of the independent draws for one tok
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MaskedLM(Padded):
-    """Collate function that hides tokens; `labels` are the hidden tokens, `label_pad_id` elsewhere.
+    """Collate function that masks tokens; `labels` are the masked tokens, `label_pad_id` elsewhere.
 
-    - `mask_id`: the mask token; `vocab_size`: random tokens have ids below it.
-    - `special_ids`: tokens that are never hidden and never drawn. Tokens that a field
-      `special_tokens_mask` marks are not hidden either; the batch does not have that field.
-    - `probability`: that a token is hidden. Of the hidden tokens, the share `mask_share` becomes
-      the mask token and `random_share` a random one.
-    - `whole_words`: hide whole words, each with `probability`. Words come from the field `word_ids`
+    - `mask_id`: the mask token.
+    - `vocab_size`: random tokens have ids below this number.
+    - `special_ids`: tokens that are never masked and never used as a random token. Tokens marked by
+      a field `special_tokens_mask` are not masked either; the batch does not have that field.
+    - `probability`: the probability that a token is masked. Of the masked tokens, the fraction
+      `mask_share` becomes the mask token, and the fraction `random_share` a random token.
+    - `whole_words`: mask whole words, each with `probability`. Words come from the field `word_ids`
       of the samples (None outside of words), or from `continuations`: the ids of tokens that
       continue a word, as `dataprep.runtime.collate.tokenizer_ids.continuations` returns them.
-    - `seed`, `epoch`: of the draws. `Collated` sets the epoch (`at_epoch`).
+    - `seed`, `epoch`: seed and epoch of the hash. `Collated` sets the epoch (`at_epoch`).
 
     >>> collate = MaskedLM(mask_id=9, vocab_size=10, probability=0.5, seed=1)
     >>> batch = collate([{"input_ids": [1, 2, 3, 4, 5, 6, 7, 8]}])
@@ -106,7 +109,10 @@ class MaskedLM(Padded):
             object.__setattr__(self, name, given)
 
     def _continuing(self) -> Array | None:
-        """Return bool [vocab_size], True for tokens that continue a word; None without them."""
+        """Return bool [vocab_size], True for tokens that continue a word.
+
+        Return None if `continuations` is None.
+        """
         if self.continuations is None:
             return None
         outside = [i for i in self.continuations if not 0 <= i < self.vocab_size]
@@ -117,7 +123,7 @@ class MaskedLM(Padded):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """JSON values that decide, with the seeds, what `hide` returns."""
+        """The JSON values that, with the seeds, determine the result of `hide`."""
         shares = ("probability", "mask_share", "random_share")
         words = self.continuations
         return {
@@ -133,13 +139,13 @@ class MaskedLM(Padded):
         }
 
     def at_epoch(self, epoch: int) -> MaskedLM:
-        """Return the same collator with the draws of `epoch`."""
+        """Return a copy of this collator that masks the tokens of `epoch`."""
         return replace(self, epoch=epoch)
 
     def __call__(
         self, samples: Sequence[Any], numbers: Sequence[int] | None = None
     ) -> dict[str, Any]:
-        """Return the batch; `numbers` are the sample numbers in the dataset."""
+        """Return the batch with masked tokens; `numbers` are the sample numbers in the dataset."""
         columns = columns_of(samples, ("input_ids",))
         require_fields(columns, "input_ids", where="masked language models")
         words = columns.pop("word_ids", None)
@@ -163,11 +169,12 @@ class MaskedLM(Padded):
         return self.finish(work)
 
     def hide(self, batch: Batch, seeds: npt.NDArray[np.uint64]) -> Batch:
-        """Hide tokens of `batch`, in place, and return it: a transform for `TransformedDataset`.
+        """Mask tokens of `batch` in place and return it, as a transform for `TransformedDataset`.
 
-        `batch` must have `input_ids` and labels made with ``labels="unshifted"``. Tokens whose
-        label is -100 are never hidden: padding, tokens outside of the loss mask, and the first
-        token of each document in rows of documents. `seeds` has one number per row.
+        The batch must have `input_ids` and labels made with ``labels="unshifted"``. Tokens whose
+        label is -100 are never masked: padding, tokens outside of the loss mask, and the first
+        token of each document in rows of documents. The array `seeds` has one number per row. Raise
+        `UsageError` if the labels are missing or are not the tokens at their own positions.
         """
         missing = [name for name in ("input_ids", "labels") if name not in batch]
         require(not missing, "labels", f"{' and '.join(missing)} missing: make the rows with "
@@ -191,7 +198,10 @@ class MaskedLM(Padded):
         return batch
 
     def _check_ids(self, ids: Array, real: Array) -> None:
-        """Raise `SampleError` for an id outside the vocabulary; `real` is False in padding."""
+        """Raise `SampleError` if an id is outside the vocabulary, unless it is padding.
+
+        The array `real` is False in padding.
+        """
         wrong = real & ((ids < 0) | (ids >= self.vocab_size))
         if wrong.any():
             row, place = np.argwhere(wrong)[0].tolist()
@@ -201,13 +211,16 @@ class MaskedLM(Padded):
             )  # fmt: skip
 
     def _positions(self, real: Array) -> Array:
-        """Return int64 [rows, width]: the position of each token in its row without padding."""
+        """Return int64 [rows, width]: the position of each token in its row, padding excluded."""
         first = real.argmax(axis=1)
         positions: Array = np.arange(real.shape[1]) - first[:, None]
         return positions
 
     def _hashes(self, ids: Array, real: Array, numbers: Sequence[int] | None) -> _Words:
-        """Return uint64 [rows, 1]: a hash of seed, epoch, sample number and ids of each row."""
+        """Return a uint64 array [rows, 1] with a hash for each row.
+
+        The hash depends on the seed, the epoch, the sample number and the ids of the row.
+        """
         positions = self._positions(real).view(np.uint64)
         words = finalise(ids.astype(np.uint64) * np.uint64(GOLDEN) + positions * np.uint64(FIRST))
         sums = np.where(real, words, np.uint64(0)).sum(axis=1, dtype=np.uint64)
@@ -220,7 +233,10 @@ class MaskedLM(Padded):
     def _words(
         self, given: Any, work: UnfinishedBatch, real: Array, allowed: Array
     ) -> tuple[Array, Array]:
-        """Return the word number of each token and which tokens may be hidden, [rows, width]."""
+        """Return the word number of each token and whether it may be masked, both [rows, width].
+
+        Raise `UsageError` if neither `word_ids` (`given`) nor `continuations` define the words.
+        """
         if given is not None:
             rows, layout = work.rows["input_ids"], work.layouts["input_ids"]
             plain = [_word_numbers(row, words) for row, words in enumerate(given)]
@@ -240,7 +256,7 @@ class MaskedLM(Padded):
         return np.cumsum(~(goes_on & before) & real, axis=1), allowed
 
     def _hide(self, ids: Array, hidden: Array, hashes: _Words, positions: Array) -> Array:
-        """Replace the `hidden` tokens of `ids`, in place, and return the labels."""
+        """Replace the tokens of `ids` where `hidden` is True, in place, and return the labels."""
         wanted = self.schema.resolve("labels", pad_value=self.label_pad_id)
         labels: Array = np.full(ids.shape, wanted.pad_value, wanted.numpy)
         labels[hidden] = ids[hidden]
@@ -266,11 +282,11 @@ def _word_numbers(row: int, words: Any) -> list[int]:
 
 
 def _draw(hashes: _Words, positions: Array, purpose: int) -> _Words:
-    """Return 64 bits for each position, independent of those for another purpose."""
+    """Return 64 pseudorandom bits for each position; different purposes are independent."""
     number = positions.astype(np.int64).view(np.uint64) * np.uint64(4) + np.uint64(purpose)
     return finalise(hashes + number * np.uint64(GOLDEN))
 
 
 def _uniform(words: _Words) -> npt.NDArray[np.float64]:
-    """Return float64 in [0, 1), from the high 53 bits of each word."""
+    """Return float64 numbers in [0, 1), made from the high 53 bits of each word."""
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53

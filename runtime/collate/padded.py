@@ -1,15 +1,16 @@
-"""`Padded`: the collator that pads token ids, and the base of those for text and preferences.
+"""`Padded`: the collator that pads token ids, and the base class of those for text and preferences.
 
-It makes no labels; the collators of text.py, masked_lm.py and preference.py, derived from it, do.
-ragged.py fills the padded arrays.
+It makes no labels. The collators of text.py, masked_lm.py and preference.py, which are derived from
+it, make them. The module ragged.py fills the padded arrays.
 
-Names decide how a field is treated. ``input_ids``, or a name that ends with ``_input_ids``, is a
-field of token ids. It gets an attention mask from the lengths: ``chosen_attention_mask`` for
-``chosen_input_ids``. A field with one number per token (see `FieldSchema.along`), such as
-``chosen_labels``, is cut and padded like the ids. Of all other fields, rows of numbers are padded
-to their longest, single numbers become tensors [rows], and anything else stays a list.
+The name of a field decides its treatment. ``input_ids``, and any name that ends with
+``_input_ids``, is a field of token ids. It gets an attention mask from the lengths:
+``chosen_attention_mask`` for ``chosen_input_ids``. A field with one number per token (see
+`FieldSchema.along`), such as ``chosen_labels``, is cut and padded like the ids. In all other
+fields, rows of numbers are padded to the longest row, single numbers become tensors [rows], and
+anything else stays a list.
 
-32 rows of up to 2,048 ids, with labels, take 130 microseconds as arrays, and 15 ns per id more as
+32 rows of up to 2,048 ids, with labels, take 130 microseconds as arrays, and 15 ns more per id as
 lists.
 """
 
@@ -47,10 +48,11 @@ cached_padding = lru_cache(maxsize=256)(Padding)  # checking a `Padding` costs m
 
 
 class UnfinishedBatch(NamedTuple):
-    """Arrays and lists of a batch before they become tensors, by field.
+    """Arrays and lists of a batch by field, before they become tensors.
 
-    `rows` and `layouts` are the rows and padded layouts of the fields of ids. `apart` names the
-    labels whose lengths differ from those of the ids, so that masks of the ids do not apply.
+    The dicts `rows` and `layouts` have the rows and padded layouts of the fields of ids. The set
+    `apart` names the labels whose lengths differ from those of the ids. Masks of the ids do not
+    apply to such labels.
     """
 
     batch: dict[str, Any]
@@ -69,10 +71,11 @@ class Padded:
     - `schema`: dtypes and pad values by field.
     - `tensors`: False returns lists in place of tensors.
     - `tokenizer`: pad `input_ids` and the other `model_input_names` of this tokenizer by its method
-      `pad`, for models that need its special rules. Slower; the numbers are usually the same.
+      `pad`, for models that need special rules. This is slower; the numbers are usually the same.
 
-    Raises `SampleError`, naming row and field, for a sample whose fields differ from those of the
-    first, that has no tokens, or that has another number of masks or labels than tokens.
+    Raises `SampleError`, naming row and field, for a sample without tokens, for a sample whose
+    fields differ from those of the first sample, and for masks or labels of a different length than
+    the tokens.
 
     >>> batch = Padded(pad_id=9)([{"input_ids": [1, 2, 3], "id": "a"},
     ...                           {"input_ids": [4], "id": "b"}])
@@ -103,24 +106,27 @@ class Padded:
         require(isinstance(self.schema, OutputSchema), "schema", "must be an OutputSchema")
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """Return the batch: tensors [rows, width] or [rows], and lists of what is not numeric."""
+        """Return the batch as a dict of tensors [rows, width] or [rows].
+
+        Fields that are not numeric are lists.
+        """
         return self.finish(self.pad(columns_of(samples, (_IDS, "labels"))))
 
     def padding_of(self, name: str) -> Padding:
-        """Return the padding of the field of ids `name`."""
+        """Return the padding rules for the field of ids called `name`."""
         return cached_padding(
             side=self.padding_side, max_length=self.max_length, pad_to=self.pad_to,
             multiple=self.multiple, truncate=self.truncate,
         )  # fmt: skip
 
     def finish(self, work: UnfinishedBatch) -> dict[str, Any]:
-        """Return the batch with arrays as tensors, or as lists if `tensors` is False."""
+        """Return the batch with arrays converted to tensors, or to lists if `tensors` is False."""
         return finished(work.batch, self.schema, tensors=self.tensors)
 
     def pad(self, columns: Columns, equal: tuple[str, ...] = ()) -> UnfinishedBatch:
-        """Return the batch of `columns`, padded, with labels masked.
+        """Return a padded batch of `columns`, with labels masked.
 
-        Fields of ids with the prefixes `equal` are padded to one width.
+        The prefixes `equal` name fields of ids that are padded to the same width.
         """
         rows = {name: self._ids(name, values) for name, values in columns.items() if _is_ids(name)}
         work = UnfinishedBatch(batch={}, rows=rows, layouts={}, apart=set())
@@ -150,7 +156,10 @@ class Padded:
         return work
 
     def _by_tokenizer(self, columns: Columns, work: UnfinishedBatch) -> dict[str, Array]:
-        """Return the fields that the tokenizer pads, cut by the same rules as all others."""
+        """Return the fields that the method `pad` of the tokenizer pads.
+
+        Rows are cut before, by the same rules as in all other fields.
+        """
         if _IDS not in work.rows:
             return {}
         layout, ids = work.layouts[_IDS], work.rows[_IDS]
@@ -172,7 +181,7 @@ class Padded:
         return batch
 
     def mask_labels(self, work: UnfinishedBatch, ids: str) -> None:
-        """Set the labels of the field `ids` to the pad value wherever a mask is 0."""
+        """Set labels of the field `ids` to their pad value, in place, wherever a mask is 0."""
         prefix = ids.removesuffix(_IDS)
         labels = work.batch.get(prefix + "labels")
         if not isinstance(labels, np.ndarray) or prefix + "labels" in work.apart:
@@ -183,7 +192,7 @@ class Padded:
                 np.copyto(labels, self.label_pad(prefix + "labels"), where=mask == 0)
 
     def label_pad(self, name: str = "labels") -> Any:
-        """Return the pad value of labels: that of the schema, else `label_pad_id`."""
+        """Return the pad value of labels from the schema, or `label_pad_id` if it has none."""
         return self.schema.resolve(name, pad_value=self.label_pad_id).pad_value
 
     def padded(
@@ -195,7 +204,12 @@ class Padded:
         *,
         shift: bool = False,
     ) -> Array:
-        """Return `rows` as one padded array, with dtype and pad value of the field `name`."""
+        """Return `rows` as a padded array with the dtype and pad value of the field `name`.
+
+        The argument `pad_value` is used if the schema has no pad value. With `shift`, each row
+        loses its first element and ends with an additional pad value. Raise `SampleError` if the
+        dtype cannot hold a number.
+        """
         wanted = self.schema.resolve(name, pad_value=pad_value, kind=rows[0].dtype.kind)
         check_fit(rows, wanted.numpy, name)
         return layout.fill(rows, wanted.pad_value, wanted.numpy, shift=shift)
@@ -234,7 +248,10 @@ class Padded:
         return self.padded(name, rows, layout, self.label_pad_id if labels else None)
 
     def padded_apart(self, name: str, rows: list[Array]) -> Array:
-        """Return labels whose lengths differ from the ids, padded by the same rules."""
+        """Return a padded array of labels whose lengths differ from those of the ids.
+
+        The padding rules are those of the ids.
+        """
         return self.padded(
             name, rows, layout_of(self.padding_of(name), rows, name), self.label_pad_id
         )
@@ -253,9 +270,10 @@ class Padded:
 def one_each(
     name: str, values: Sequence[Any], ids: Sequence[Array], *, whole: bool = False
 ) -> list[Array]:
-    """Return the rows of a field with one number per token, an integer if `whole`.
+    """Return the rows of a field that has one number per token.
 
-    Raises `SampleError` for a row whose length is not that of its `ids`.
+    Raise `SampleError` for a row whose length differs from that of its `ids`, and, with `whole`,
+    for a row of floats.
     """
     number = next((row for row, value in enumerate(values) if not is_sequence(value)), None)
     rows = as_rows(values, name, whole=whole) if number is None else []

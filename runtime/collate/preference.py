@@ -1,7 +1,7 @@
 """Collate functions for preference training: pairs (DPO), single judgements (KTO), groups (GRPO).
 
-No labels are made, because the loss decides which tokens count; labels of the samples are padded
-and masked as `Padded` does it. Every field of the samples is passed on.
+No labels are made, because the loss decides which tokens count. Labels in the samples are padded
+and masked as in `Padded`. Every field of the samples is passed on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ __all__ = ["GRPO", "KTO", "Preference"]
 class Preference(Padded):
     """Collate function for pairs: `chosen_input_ids` and `rejected_input_ids`, each with its mask.
 
-    `equal_widths` pads both to one width, for a loss that concatenates them into one batch.
+    With `equal_widths`, both are padded to the same width, for a loss that concatenates them into
+    one batch.
 
     >>> pairs = [{"chosen_input_ids": [1, 2], "rejected_input_ids": [3], "margin": 0.5}]
     >>> batch = Preference(equal_widths=True)(pairs)
@@ -49,8 +50,8 @@ class Preference(Padded):
 class KTO(Padded):
     """Collate function for single judgements: `input_ids`, and the field `tag` as bool [rows].
 
-    `tag` is True for a wanted answer; samples may have 0 and 1. A field `weight` becomes float32;
-    all other fields are treated as by `Padded`.
+    A `tag` is True for a wanted answer; samples may have 0 and 1 instead. A field `weight` becomes
+    float32. All other fields are treated as in `Padded`.
 
     >>> batch = KTO()([{"input_ids": [1, 2], "tag": 1, "weight": 0.5}])
     >>> batch["tag"], batch["weight"]
@@ -60,7 +61,7 @@ class KTO(Padded):
     tag: str = "tag"
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """Return the batch."""
+        """Return the batch; raise `SampleError` for a `tag` that is neither True nor False."""
         columns = columns_of(samples)
         require_fields(columns, self.tag, where="KTO")
         for row, tag in enumerate(columns[self.tag]):
@@ -78,13 +79,13 @@ class KTO(Padded):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GRPO(Padded):
-    """Collate function for groups of answers to one prompt, and their scores.
+    """Collate function for groups of answers to a prompt, with their scores.
 
-    A sample has `responses`, a list of lists of ids, and may have `scores`, one number each. The
-    batch has `responses`, int64 [rows, group, width], `scores`, float32 [rows, group], and
-    `responses_attention_mask` [rows, group, width], which is 1 for tokens. A group with fewer
-    answers is filled at its end with answers of padding (mask 0) whose score is 0. Responses that
-    are texts stay lists.
+    A sample has `responses`, a list of lists of ids, and may have `scores`, one number per
+    response. The batch has `responses`, int64 [rows, group, width], `scores`, float32
+    [rows, group], and `responses_attention_mask` [rows, group, width], which is 1 for tokens. A
+    group with fewer answers is extended at its end by answers of padding (mask 0) with a score of
+    0. Responses that are texts stay lists.
 
     >>> batch = GRPO()([{"input_ids": [1], "responses": [[5, 6], [7]], "scores": [1.0, 0.0]}])
     >>> batch["responses"].tolist(), batch["scores"].tolist()
@@ -122,7 +123,10 @@ class GRPO(Padded):
         return self.finish(work)
 
     def _answers(self, groups: list[Any]) -> dict[str, Array]:
-        """Return the responses and their mask, both [rows, group, width]."""
+        """Return a dict of the responses and their mask, both [rows, group, width].
+
+        Raise `SampleError` for a response that cannot be padded or does not fit the dtype.
+        """
         size = max(map(len, groups))
         flat: list[Any] = []
         for group in _by_row(groups, self.responses):
@@ -146,7 +150,10 @@ class GRPO(Padded):
         }
 
     def _check(self, columns: Columns) -> None:
-        """Raise `SampleError` unless each sample has responses, and as many scores if any."""
+        """Raise `SampleError` if a sample has no responses, or not one score for each response.
+
+        Samples without scores are valid.
+        """
         groups = columns[self.responses]
         scores = columns.get(self.scores, groups)
         for row, (group, own) in enumerate(zip(groups, scores, strict=True)):
@@ -167,7 +174,7 @@ _NOTHING: Array = np.empty(0, np.int64)
 
 
 def _by_row(groups: list[Any], field: str) -> list[Any]:
-    """Return the groups; raise `SampleError` for an answer that is not a row of numbers."""
+    """Return `groups` unchanged; raise `SampleError` for an answer that is not a row of numbers."""
     for row, group in enumerate(groups):
         if not all(is_sequence(answer) for answer in group):
             raise SampleError(

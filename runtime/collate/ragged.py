@@ -1,10 +1,10 @@
-"""Ragged rows: rows of different lengths as one padded array, with a mask from their lengths.
+"""Ragged rows: rows of different lengths as a padded array, with a mask made from their lengths.
 
 `as_rows` makes arrays of any rows, `layout_of` applies the rules of `Padding` (runtime/padding.py),
-and `PaddedLayout` writes the array. A row is a list or tuple of numbers, an array or a tensor; rows
-may differ in the length of their first axis only. There is one Python step per row and none per
-element: 32 rows of up to 2,048 int64 take 45 microseconds as arrays, and 15 ns per element more as
-lists.
+and `PaddedLayout` fills the padded array. A row is a list or tuple of numbers, an array or a
+tensor. Rows may differ only in the length of their first axis. There is one Python step per row and
+none per element: 32 rows of up to 2,048 int64 take 45 microseconds as arrays, and 15 ns more per
+element as lists.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _NO_ARRAY = (TypeError, ValueError, RuntimeError, OverflowError, struct.error)
 class PaddedLayout:
     """Layout of rows in an array of `width` columns.
 
-    `lengths` elements of each row are kept, from `starts` on (None: from 0). `left`: padding comes
-    before them, not after.
+    Row `i` is cut to `lengths[i]` elements, beginning with element `starts[i]` (or 0 if `starts` is
+    None). If `left` is True, padding comes before the elements, otherwise after them.
 
     >>> layout = layout_of(Padding(side="left"), [np.arange(3), np.arange(1)])
     >>> layout.mask(np.dtype(np.int64)).tolist()
@@ -58,7 +58,7 @@ class PaddedLayout:
     left: bool
 
     def mask(self, dtype: np.dtype[Any]) -> Array:
-        """Return [rows, width] of `dtype`: 1 for elements of rows, 0 in padding."""
+        """Return an array [rows, width] of `dtype`: 1 for elements of rows, 0 in padding."""
         out = _BUFFERS.empty((len(self.lengths), self.width), dtype)
         size = _size_for(self.width)
         step = _mask_step(dtype, size, zeros_first=self.left)
@@ -69,10 +69,10 @@ class PaddedLayout:
     def fill(
         self, rows: Sequence[Array], value: float, dtype: np.dtype[Any], *, shift: bool = False
     ) -> Array:
-        """Return [rows, width, ...] of `dtype`, with `value` in padding.
+        """Return `rows` as an array [rows, width, ...] of `dtype`, with `value` in padding.
 
-        With `shift`, each row loses its first element and ends with one more `value`. Rows must be
-        alike in dtype and shape beyond the first axis (see `as_rows`).
+        With `shift`, each row loses its first element and ends with an additional `value`. All rows
+        must have the same dtype and the same shape beyond the first axis (see `as_rows`).
         """
         further, width, count = _further(rows), self.width, len(rows)
         blank = _constant(value, dtype, _size_for(width))
@@ -95,7 +95,7 @@ class PaddedLayout:
         return out
 
     def kept(self, rows: Sequence[Array]) -> Sequence[Array]:
-        """Return the kept part of each row."""
+        """Return each row cut to the elements that the layout contains."""
         if self.starts is None:
             return rows
         spans = zip(rows, self.starts, self.lengths, strict=True)
@@ -105,7 +105,7 @@ class PaddedLayout:
 def layout_of(padding: Padding, rows: Sequence[Array], field: str | None = None) -> PaddedLayout:
     """Return the layout of `rows` under the rules of `padding`.
 
-    Raises `SampleError` for a row that is too long if `padding.truncate` is ``"error"``.
+    Raise `SampleError` for a row that is too long if `padding.truncate` is ``"error"``.
     """
     lengths, limit = list(map(len, rows)), padding.max_length
     longest, starts = max(lengths, default=0), None
@@ -120,35 +120,38 @@ def layout_of(padding: Padding, rows: Sequence[Array], field: str | None = None)
 
 
 def _interleaved(first: Sequence[Array], second: Sequence[Array]) -> list[Array]:
-    """Return the first arrays of both, then the second ones, and so on."""
+    """Return the items of both sequences alternately: ``first[0], second[0], first[1], ...``"""
     parts: list[Any] = [None] * (2 * len(first))
     parts[::2], parts[1::2] = first, second
     return parts
 
 
 def _join(parts: list[Array], out: Array) -> None:
-    """Write all `parts` end to end into `out`, in one pass over its memory."""
+    """Write the concatenation of `parts` into `out`, in one pass over its memory."""
     if out.size:
         np.concatenate(parts, out=out, casting="unsafe")  # `check_fit` has been called
 
 
 def _size_for(width: int) -> int:
-    """Return the next power of two, at least 256: few sizes, so that caches hit."""
+    """Return the smallest power of two that is at least `width` and at least 256.
+
+    There are few such sizes, so arrays of these sizes are often in a cache.
+    """
     return 1 << max(8, (width - 1).bit_length())
 
 
 @lru_cache(maxsize=64)
 def _constant(value: float, dtype: np.dtype[Any], size: int) -> Array:
-    """Return [size] filled with `value`; it is cached and must not be changed."""
+    """Return an array [size] filled with `value`, which is cached and must not be changed."""
     return np.full(size, value, dtype)
 
 
 @lru_cache(maxsize=16)
 def _mask_step(dtype: np.dtype[Any], size: int, *, zeros_first: bool) -> Array:
-    """Return an array with `size` ones, then `size` zeros, or the other way round.
+    """Return an array with `size` ones, then `size` zeros, or with the zeros first.
 
-    Every row of a mask is a slice of it: `n` ones with zeros after them begin at ``size - n``. The
-    array is cached and must not be changed.
+    Every row of a mask is a slice of this array: `n` ones with zeros after them begin at
+    ``size - n``. The array is cached and must not be changed.
     """
     step = np.zeros(2 * size, dtype)
     step[size:] = zeros_first
@@ -157,7 +160,7 @@ def _mask_step(dtype: np.dtype[Any], size: int, *, zeros_first: bool) -> Array:
 
 
 def plain_int(value: Any) -> Any:
-    """Return a NumPy integer as an int, and any other value unchanged."""
+    """Return a NumPy integer as a Python int, and any other value unchanged."""
     return int(value) if isinstance(value, np.integer) else value
 
 
@@ -170,10 +173,10 @@ def _too_long(lengths: list[int], limit: int, field: str | None) -> SampleError:
 
 
 def as_rows(rows: Sequence[Any], field: str | None = None, *, whole: bool = False) -> list[Array]:
-    """Return each row as an array of numbers, alike in dtype and in shape beyond the first axis.
+    """Return a list of numeric arrays with the same dtype and the same shape beyond the first axis.
 
-    Arrays and tensors of one dtype are not copied. Raises `SampleError` for the first row that is
-    not numeric or has another shape, and, if numbers must be `whole`, for floats.
+    Arrays and tensors are not copied if they have the same dtype. Raise `SampleError` for the first
+    row that is not numeric or has a different shape, and, with `whole`, for floats.
     """
     arrays = _as_arrays(rows, field)
     dtypes = {array.dtype for array in arrays}
@@ -215,7 +218,7 @@ def _as_arrays(rows: Sequence[Any], field: str | None) -> list[Array]:
 def check_fit(arrays: Sequence[Array], dtype: np.dtype[Any], field: str | None = None) -> None:
     """Raise `SampleError` for the first of `arrays` with a number that `dtype` cannot hold.
 
-    A float dtype accepts all numbers, rounded; an integer dtype refuses floats.
+    A float dtype accepts all numbers and rounds them. An integer dtype does not accept floats.
     """
     if not arrays or arrays[0].dtype == dtype:  # all have one dtype, see `as_rows`
         return
@@ -229,7 +232,8 @@ def check_fit(arrays: Sequence[Array], dtype: np.dtype[Any], field: str | None =
 def as_array(value: Any) -> Array:
     """Return `value` as an array, without a copy if possible; bfloat16 becomes float32.
 
-    Raises the errors of numpy and torch for a value that is not numeric.
+    A value that is not numeric raises an error of numpy or torch, or gives an array whose dtype is
+    not numeric.
     """
     if isinstance(value, np.ndarray):
         return value
@@ -248,9 +252,9 @@ def as_array(value: Any) -> Array:
 
 
 def _from_numbers(values: Sequence[Any]) -> Array:
-    """Return Python numbers as int64 or float64; three times as fast as `np.array`.
+    """Return Python numbers as an int64 or float64 array, three times as fast as `np.array`.
 
-    Integers beyond int64 have the dtype that `np.array` chooses.
+    If an integer exceeds int64, `np.array` chooses the dtype. Booleans become a bool array.
     """
     if isinstance(values[0], bool):
         return np.array(values)
@@ -273,7 +277,7 @@ def _refuse_floats(arrays: list[Array], field: str | None) -> None:
 
 
 def _first_without_numbers(rows: Sequence[Any], field: str | None) -> SampleError:
-    """Return the error of the first row that is not numeric."""
+    """Return the `SampleError` for the first row that is not numeric."""
     for number, row in enumerate(rows):
         try:
             as_array(row)
@@ -283,7 +287,11 @@ def _first_without_numbers(rows: Sequence[Any], field: str | None) -> SampleErro
 
 
 def _of_one_dtype(arrays: list[Array], field: str | None) -> list[Array]:
-    """Return the rows in the dtype that holds the numbers of all; empty rows do not count."""
+    """Return the arrays converted to a dtype that can hold the numbers of all of them.
+
+    Empty arrays do not influence the dtype. Raise `SampleError` if a uint64 number does not fit
+    int64 in a mixture of both.
+    """
     dtypes = {array.dtype for array in arrays if array.size} or {np.dtype(np.int64)}
     common = np.result_type(*dtypes)
     if common.kind == "f" and all(dtype.kind != "f" for dtype in dtypes):  # int64 and uint64
@@ -295,7 +303,7 @@ def _of_one_dtype(arrays: list[Array], field: str | None) -> list[Array]:
 
 
 def _further(rows: Sequence[Array]) -> tuple[int, ...]:
-    """Return the shape beyond the first axis, of the first row that is not empty."""
+    """Return the shape beyond the first axis, taken from the first row that is not empty."""
     if rows and rows[0].ndim == 1 and rows[0].size:
         return ()
     return next((row.shape[1:] for row in rows if row.size), ())

@@ -9,11 +9,11 @@
     collate = registry.get_collator(task_spec=task, n_fft=1024)
 
 A registered function returns a collator. It gets the options of the call, and `task_spec` and
-`tokenizer` if it has arguments of these names. Its errors are not caught.
+`tokenizer` if it has parameters with these names. Its errors are not caught.
 
-A collator is looked up by name if one is given, else by modality: the highest `precedence` wins,
-and among equals the first that was registered. For a modality without a collator the default
-collator is returned, with a warning.
+A collator is looked up by name if a name is given, else by modality. In a modality, the highest
+`precedence` wins; if several have it, the collator that was registered first. For a modality
+without a collator the default collator is returned, with a warning.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _GIVEN = ("task_spec", "tokenizer")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollatorInfo:
-    """One registered collator."""
+    """Description of a registered collator, with the function that makes it."""
 
     name: str
     modality: str | None
@@ -50,7 +50,8 @@ class CollatorInfo:
 class CollatorRegistry:
     """Registry of functions that make collators; with `builtin=False` it begins empty.
 
-    Registries are independent of each other; `get_instance` returns the one of this process.
+    Registries are independent of each other. `get_instance` returns the registry that this process
+    shares.
 
     >>> mine = CollatorRegistry()
     >>> @mine.register("pairs", modality="pairs", description="two texts")
@@ -77,7 +78,10 @@ class CollatorRegistry:
         return CollatorRegistry._shared
 
     def reset(self) -> None:
-        """Remove all collators but the built-in ones."""
+        """Remove all collators except the built-in collators.
+
+        In a registry made with `builtin=False`, remove all.
+        """
         self._found = {}
         if self._builtin:
             from .builtin import register_builtin
@@ -85,7 +89,7 @@ class CollatorRegistry:
             register_builtin(self)
 
     def copy(self) -> CollatorRegistry:
-        """Return another registry with the same collators."""
+        """Return a new registry with the same collators."""
         other = CollatorRegistry(builtin=False)
         other._builtin = self._builtin
         other._found = dict(self._found)
@@ -102,8 +106,8 @@ class CollatorRegistry:
     ) -> Callable[[_Made], _Made]:
         """Return a decorator that registers a function which makes collators.
 
-        Without `modality` the function is found by name only. Raises `UsageError` for a name that
-        is taken, unless `overwrite`.
+        If `modality` is None, the function is found by name only. The decorator raises `UsageError`
+        if the name is registered already, unless `overwrite` is True.
         """
         require(isinstance(name, str) and bool(name), "name", f"must be a name, got {name!r}")
 
@@ -129,7 +133,7 @@ class CollatorRegistry:
         del self._found[name]
 
     def list_collators(self, modality: str | None = None) -> list[CollatorInfo]:
-        """Return all collators, or those of a modality, in descending order of precedence."""
+        """Return the collators of a modality, or all, in descending order of precedence."""
         found = [i for i in self._found.values() if modality is None or i.modality == modality]
         return sorted(found, key=lambda info: -info.precedence)
 
@@ -148,12 +152,14 @@ class CollatorRegistry:
         modality: str | None = None,
         **options: Any,
     ) -> Collate:
-        """Return the collator with this name, else for `modality`, else for the task's modality.
+        """Return the collator called `collator_name`, or a collator for a modality if it is None.
 
-        `options` go to the registered function. `task_spec` is any object with a `modality`.
+        The modality is `modality`, or that of the task if it is None. `options` are passed to the
+        registered function. `task_spec` is any object with a `modality`.
 
-        Raises `UsageError` if neither name, modality nor task is given, for an unknown name, and
-        for an option that the function does not take; and every error of the function.
+        Raise `UsageError` if neither name, modality nor task is given, for an unknown name, and for
+        an option that the registered function does not have. Errors of that function are raised
+        unchanged.
         """
         if collator_name is not None:
             return self._made(self._named(collator_name), task_spec, tokenizer, options)
@@ -209,7 +215,7 @@ class CollatorRegistry:
 
 
 def _accepted(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options; raise `UsageError` for one that the default collator does not take."""
+    """Return a dict of `options`; raise `UsageError` if the default collator lacks an option."""
     takes = set(inspect.signature(Default).parameters)
     unknown = sorted(set(options) - takes)
     if unknown:

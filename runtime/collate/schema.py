@@ -1,8 +1,9 @@
 """Output schema of a batch: the dtype and the pad value of every field.
 
-A field is looked up by its name, then without its prefix: an entry for ``input_ids`` holds for
-``chosen_input_ids`` too, unless that has one of its own. A field without an entry has the dtype and
-pad value that models expect (`_KNOWN`), or those of its numbers: int64, float32 or bool, and 0.
+A field is looked up by its name, then by its name without prefix. So an entry for ``input_ids``
+applies to ``chosen_input_ids`` too, unless there is an entry for ``chosen_input_ids``. A field
+without an entry has the dtype and pad value that models expect (`_KNOWN`). If it is unknown, its
+numbers decide: int64, float32 or bool, with pad value 0.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _OF_KIND = {"b": torch.bool, "i": torch.int64, "u": torch.int64, "f": torch.floa
 
 
 def dtype_of(name: torch.dtype | str) -> torch.dtype:
-    """Return `name` as a torch dtype; raise `UsageError` for a name or dtype not supported.
+    """Return the torch dtype for `name`, which may be a dtype or the name of a dtype.
+
+    Raise `UsageError` for a dtype that is not supported.
 
     >>> dtype_of("int32")
     torch.int32
@@ -43,13 +46,13 @@ def dtype_of(name: torch.dtype | str) -> torch.dtype:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FieldSchema:
-    """Dtype and pad value of one field; None stands for the default.
+    """Dtype and pad value of a field; None stands for the default.
 
     - `dtype`: a torch dtype or its name.
     - `pad_value`: the value in padding.
-    - `along`: a field of ids. The described field has one number per id, and is cut and padded like
-      them. It need not be given for labels, attention_mask, token_type_ids, position_ids,
-      special_tokens_mask and loss_mask, which go along with ``input_ids``.
+    - `along`: the name of a field of ids. The described field has one number per id, and is cut and
+      padded like the ids. It can be left out for labels, attention_mask, token_type_ids,
+      position_ids, special_tokens_mask and loss_mask, which follow ``input_ids``.
     """
 
     dtype: torch.dtype | str | None = None
@@ -68,7 +71,7 @@ class FieldSchema:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resolved:
-    """Dtype and pad value of one field; `numpy` is the dtype of the array before the tensor."""
+    """Dtype and pad value of a field; `numpy` is the dtype of its array before conversion."""
 
     dtype: torch.dtype
     numpy: np.dtype[Any]
@@ -91,7 +94,7 @@ _KNOWN = {
 
 @dataclass(frozen=True, slots=True)
 class OutputSchema:
-    """Dtypes and pad values by field.
+    """Dtypes and pad values by field name.
 
     >>> schema = OutputSchema({"input_ids": FieldSchema(dtype="int32", pad_value=3)})
     >>> schema.resolve("chosen_input_ids", pad_value=0)
@@ -114,9 +117,10 @@ class OutputSchema:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> OutputSchema:
-        """Return the schema of plain values, as ``{"labels": {"dtype": "int32", "pad_value": 0}}``.
+        """Return the schema described by plain values.
 
-        A dtype alone will do: ``{"labels": "int32"}``. Raises `UsageError` for other values.
+        An example is ``{"labels": {"dtype": "int32", "pad_value": 0}}``. A dtype alone is also
+        valid: ``{"labels": "int32"}``. Raise `UsageError` for other values.
         """
         require(isinstance(fields, Mapping), "schema", f"must be a mapping, got {fields!r}")
         found = {}
@@ -129,11 +133,14 @@ class OutputSchema:
         return cls(found)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return JSON values, from which `from_dict` makes the same schema."""
+        """Return a dict of JSON values from which `from_dict` makes the same schema."""
         return {name: _plain(schema) for name, schema in self.fields.items()}
 
     def along(self, name: str) -> str | None:
-        """Return the field of ids that `name` is cut and padded with, prefix included, or None."""
+        """Return the field of ids with which the field `name` is cut and padded, or None.
+
+        Its prefix is that of `name`.
+        """
         if (name, "along") in self._resolved:
             found: str | None = self._resolved[name, "along"]
             return found
@@ -145,8 +152,8 @@ class OutputSchema:
         """Return dtype and pad value of `name`, whose numbers are of NumPy's `kind` (a letter).
 
         Floats stay floats unless the schema has another dtype: labels of a regression are float32.
-        `pad_value` is used if the schema has none. Raises `UsageError` if the pad value does not
-        fit the dtype.
+        The argument `pad_value` is used if the schema has no pad value. Raise `UsageError` if the
+        pad value does not fit the dtype.
         """
         key = (name, pad_value, kind)
         if key not in self._resolved:
@@ -166,7 +173,8 @@ class OutputSchema:
 def _split(name: str, *tables: Mapping[str, Any]) -> tuple[str, str]:
     """Return `name` without prefix, and the prefix: ("input_ids", "chosen_").
 
-    The longest part of `name` after an underscore that is in a table; else `name` and no prefix.
+    The first result is the longest part of `name` after an underscore that is in one of the tables.
+    If there is no such part, it is `name`, and the prefix is empty.
     """
     base, prefix = name, ""
     while not any(base in table for table in tables):

@@ -1,8 +1,9 @@
 """Collate functions for text: causal language models, classification, sequence to sequence.
 
-Labels equal the inputs, position by position, because models shift them inside. ``shift=True``
-returns next-token labels instead, for a loss that compares outputs and labels position by position;
-with a model that shifts inside, it would train on the token after the next.
+Labels equal the inputs, position by position, because models shift them internally. With
+``shift=True``, labels are the next tokens instead, for a loss that compares outputs and labels
+position by position. With a model that also shifts internally, it would train on the token after
+the next token.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ _LABEL_NAMES = ("labels", "label", "label_ids")
 class CausalLM(Padded):
     """Collate function for causal language models: `input_ids`, `attention_mask` and `labels`.
 
-    All are int64 [rows, width]. Labels are the inputs, or the labels of the samples (-100 for a
-    prompt not to train on), and `label_pad_id` wherever the attention mask or a `loss_mask` is 0.
-    With `shift`, label `j` is that of token `j + 1`, and the last label of each row is
-    `label_pad_id`.
+    All are int64 [rows, width]. Labels are the inputs, or the labels of the samples (-100 for the
+    tokens of a prompt without training). They are `label_pad_id` wherever the attention mask or a
+    `loss_mask` is 0. With `shift`, label `j` is that of token `j + 1`, and the last label of each
+    row is `label_pad_id`.
 
     >>> CausalLM()([{"input_ids": [5, 6, 7]}, {"input_ids": [8]}])["labels"].tolist()
     [[5, 6, 7], [8, -100, -100]]
@@ -65,7 +66,8 @@ class CausalLM(Padded):
     def _mask(self, labels: Array, out: Array, *, own: bool) -> None:
         """Mask, in place, the labels of tokens where `out` is True.
 
-        With `shift` they are one position earlier; `own` also masks the labels at that position.
+        With `shift`, the label of a token is one position earlier. If `own` is True, the label at
+        the position of the token is masked too.
         """
         if own or not self.shift:
             np.copyto(labels, self.label_pad(), where=out)
@@ -77,10 +79,10 @@ class CausalLM(Padded):
 class Classification(Padded):
     """Collate function for classification and regression: padded ids, and `labels`.
 
-    Labels are the field `labels`, `label` or `label_ids` of the samples. `kind` of the labels:
-    ``"single"``, one class, int64 [rows]; ``"multi"``, one number per class, float32
-    [rows, classes]; ``"regression"``, float32 [rows]; ``"token"``, one class per token, int64
-    [rows, width], `label_pad_id` in padding. Samples without labels make batches without.
+    Labels come from the field `labels`, `label` or `label_ids` of the samples. The option `kind` is
+    ``"single"`` (one class, int64 [rows]), ``"multi"`` (one number per class, float32
+    [rows, classes]), ``"regression"`` (float32 [rows]) or ``"token"`` (one class per token, int64
+    [rows, width], with `label_pad_id` in padding). If samples have no labels, batches have none.
 
     >>> samples = [{"input_ids": [5, 6], "label": 1}, {"input_ids": [8], "label": 0}]
     >>> Classification()(samples)["labels"]
@@ -110,7 +112,10 @@ class Classification(Padded):
         return self.finish(work)
 
     def _labels(self, values: list[Any]) -> Array:
-        """Return the labels of any kind but ``"token"``."""
+        """Return the labels of any kind except ``"token"`` as an array.
+
+        Raise `SampleError` for labels that do not match the kind.
+        """
         rows = [is_sequence(value) for value in values]
         if any(row != (self.kind == "multi") for row in rows):
             raise SampleError(
@@ -135,11 +140,11 @@ class Classification(Padded):
 class Seq2Seq(Padded):
     """Collate function for encoder-decoder models: padded inputs, decoder inputs and `labels`.
 
-    `labels` of a sample are the ids of its target. `decoder_input_ids` are the labels moved one to
-    the right, with `decoder_start_id` first, unless the samples have the field;
-    `decoder_attention_mask` goes along. Targets are cut at `max_target_length` and padded on
-    `target_side`, independently of the inputs. Samples with `decoder_input_ids` and no labels make
-    a batch without labels.
+    In a sample, `labels` are the ids of its target. The `decoder_input_ids` are the labels moved
+    one position to the right, with `decoder_start_id` first, unless the samples have this field.
+    The batch also has `decoder_attention_mask`. Targets are cut at `max_target_length` and padded
+    on `target_side`, independently of the inputs. If samples have `decoder_input_ids` and no
+    labels, the batch has no labels.
 
     >>> batch = Seq2Seq(decoder_start_id=1)([{"input_ids": [5, 6, 7], "labels": [8, 9]},
     ...                                      {"input_ids": [4], "labels": [3]}])
@@ -158,7 +163,7 @@ class Seq2Seq(Padded):
         self._target()
 
     def _target(self) -> Padding:
-        """Return the padding of targets."""
+        """Return the padding rules of targets."""
         return cached_padding(
             side=self.target_side, max_length=self.max_target_length, multiple=self.multiple,
             pad_to=self.pad_to if self.max_target_length else None, truncate=self.truncate,
@@ -191,7 +196,7 @@ class Seq2Seq(Padded):
         return self.finish(work)
 
     def _moved_right(self, labels: Array, layout: PaddedLayout) -> Array:
-        """Return the inputs of the decoder: the start token, then all `labels` but the last."""
+        """Return the inputs of the decoder: the start token, then all `labels` except the last."""
         wanted = self.schema.resolve(_DECODER_IDS, pad_value=self.pad_id)
         shown = np.where(labels == self.label_pad(), wanted.pad_value, labels)
         check_fit(list(shown), wanted.numpy, _DECODER_IDS)
@@ -203,9 +208,10 @@ class Seq2Seq(Padded):
         return ids
 
     def _rows(self, columns: Columns, name: str, like: list[Array] | None = None) -> list[Array]:
-        """Remove a field of the target from `columns` and return its rows; [] if there is none.
+        """Remove a field of the target from `columns` and return its rows, or [] if it is missing.
 
-        Raises `SampleError` for an empty row, or one whose length differs from that in `like`.
+        Raise `SampleError` for an empty row, and for a row whose length differs from that in
+        `like`.
         """
         rows = as_rows(columns.pop(name, ()), name, whole=True)
         for row, values in enumerate(rows):
@@ -228,7 +234,7 @@ def _number(row: int, value: Any) -> float:
 
 
 def require_fields(columns: Columns, *names: str, where: str) -> None:
-    """Raise `UsageError` if one of `names` is no field of the samples."""
+    """Raise `UsageError` if a name in `names` is no field of the samples."""
     missing = [name for name in names if name not in columns]
     if missing:
         raise UsageError(

@@ -1,7 +1,8 @@
-"""Ids of special tokens, and of tokens that continue a word, of a tokenizer of any library.
+"""Ids of special tokens, and of tokens that continue a word, for a tokenizer of any library.
 
-They are read without importing the library: from `pad_token_id`, `all_special_ids`, ...
-(transformers), or `get_vocab`, `get_added_tokens_decoder` and `padding` (`tokenizers`).
+They are read without importing the library: from attributes such as `pad_token_id` and
+`all_special_ids` (transformers), or from `get_vocab`, `get_added_tokens_decoder` and `padding`
+(`tokenizers`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ _ENDS = ("<|endoftext|>", "</s>", "<|im_end|>", "<|end_of_text|>", "[SEP]")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenIds:
-    """Special tokens, size of the vocabulary (largest id + 1) and padding side of a tokenizer.
+    """Special tokens, vocabulary size (largest id + 1) and padding side of a tokenizer.
 
-    None stands for a token that the tokenizer does not have, or a side that it does not set.
+    None stands for a token that the tokenizer does not have, or a padding side that it does not
+    set.
     """
 
     pad_id: int
@@ -34,10 +36,10 @@ class TokenIds:
 
 
 def token_ids(tokenizer: Any) -> TokenIds:
-    """Return the ids of `tokenizer`.
+    """Return the ids of special tokens, the vocabulary size and the padding side of `tokenizer`.
 
-    The pad id is that of the pad token, else of the end-of-text token, else 0. Raises `UsageError`
-    for an object without `get_vocab`.
+    The pad id is that of the pad token, else that of the end-of-text token, else 0. Raise
+    `UsageError` for an object without `get_vocab`.
     """
     vocabulary = _vocabulary(tokenizer)
     special = _special(tokenizer, vocabulary)
@@ -57,11 +59,11 @@ def token_ids(tokenizer: Any) -> TokenIds:
 
 
 def continuations(tokenizer: Any) -> tuple[int, ...]:
-    """Return the ids of tokens that continue the word of the token before them.
+    """Return the ids of tokens that continue the word of the previous token, in increasing order.
 
-    WordPiece marks these tokens (``##ing``); byte-level BPE and SentencePiece mark tokens that
-    begin a word (``Ġ``, ``▁``), so all others continue one. Raises `UsageError` for a vocabulary
-    without such marks.
+    WordPiece marks these tokens (``##ing``). Byte-level BPE and SentencePiece mark tokens that
+    begin a word (``Ġ``, ``▁``), so all other tokens continue a word. Raise `UsageError` for a
+    vocabulary without such marks.
     """
     vocabulary = _vocabulary(tokenizer)
     special = set(_special(tokenizer, vocabulary))
@@ -101,7 +103,10 @@ def _special(tokenizer: Any, vocabulary: dict[str, int]) -> tuple[int, ...]:
 def _first(
     tokenizer: Any, vocabulary: dict[str, int], attribute: str, names: tuple[str, ...]
 ) -> int | None:
-    """Return the id in `attribute` of the tokenizer, else of the first known token of `names`."""
+    """Return the id in `attribute` of the tokenizer, else that of the first known token in `names`.
+
+    Return None if the tokenizer has neither.
+    """
     found = getattr(tokenizer, attribute, None)
     if isinstance(found, int):
         return found
