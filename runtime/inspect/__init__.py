@@ -1,1 +1,1 @@
-"""Inspection: where a batch came from, whether it is sound, what loading costs."""
+"""Inspection: the origin of a batch, checks of the first batch, and the cost of loading."""

@@ -2,8 +2,9 @@
 
     validate_first_batch(loader, vocab_size=model.config.vocab_size)
 
-A mistake with which training works nevertheless (labels shifted twice, ids of another vocabulary)
-costs days, and is found by one comparison. Making this batch does not change the loader's state.
+Training also runs with mistakes such as labels that are shifted twice, or ids of another
+vocabulary. Such a mistake costs days, and a comparison finds it. Making this batch does not change
+the loader's state.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ _FURTHEST = 3  # tokens by which shifts of labels are looked for, in both direct
 
 
 def validate_first_batch(loader: Loader, *, vocab_size: int | None = None) -> Any:
-    """Check the batch that `loader` would serve next, and return it.
+    """Check the next batch of `loader`, and return it.
 
-    `vocab_size` is the number of embeddings of the model; without it ids are compared with the
-    vocabulary of the dataset. Embeddings and pairs are checked by the functions of
-    runtime/arrays/batch_checks.py, batches that a collate function makes by `check_collated`.
-    Raises an `IncompatibleError` (E_BATCH) with field, row and value of the first fault, and
-    `UsageError` for a `loader` that is no `Loader`. The next pass serves this batch again. Costs
-    one batch; for a stream one window of blocks, or the rows before the batch.
+    The argument `vocab_size` is the number of embeddings of the model. If it is None, ids are
+    compared with the vocabulary of the dataset. Embeddings and pairs are checked by the functions
+    of runtime/arrays/batch_checks.py, and batches made by a collate function by `check_collated`.
+    Raise `IncompatibleError` (E_BATCH) with field, row and value of the first problem. Raise
+    `UsageError` if `loader` is no `Loader`. The next pass serves this batch again. The cost is that
+    of one batch; for a stream also one window of blocks, or the rows before the batch.
 
         >>> batch = validate_first_batch(loader, vocab_size=50304)         # doctest: +SKIP
     """
@@ -81,7 +82,7 @@ def validate_first_batch(loader: Loader, *, vocab_size: int | None = None) -> An
 
 
 def _checked_of_stream(stream: StreamDataset, batch: Batch, vocab_size: int | None) -> Batch:
-    """Check `batch`, the next one of `stream`, as rows of tokens, and return it."""
+    """Check `batch`, the next batch of `stream`, as rows of tokens, and return it."""
     origin = _Origin(stream.dataset.split.dataset.manifest.tokens.vocab_size, stream.dataset)
     _check_tokens(batch, stream.batch_size if stream.end != "partial" else None, vocab_size, origin)
     if "sample_mask" in batch:  # rows that only fill the batch are its last ones
@@ -90,18 +91,18 @@ def _checked_of_stream(stream: StreamDataset, batch: Batch, vocab_size: int | No
 
 
 class _Origin(NamedTuple):
-    """The dataset of a loader, and the number of ids of its tokenizer; None without a tokenizer."""
+    """The dataset of a loader, and the number of ids of its tokenizer, or None."""
 
     vocab_size: int | None
     dataset: object
 
     @property
     def changed(self) -> bool:
-        """True if a transform changes the batches; it may hide inputs."""
+        """Whether a transform changes the batches, for example by masking inputs."""
         return getattr(self.dataset, "transform", None) is not None
 
     def beyond(self) -> str:
-        """Return the remedy for ids that the tokenizer does not have."""
+        """Return the advice in the error for ids that the tokenizer does not have."""
         splits = getattr(self.dataset, "splits", None) or (getattr(self.dataset, "split", None),)
         paths = {str(s.dataset.path): None for s in splits if isinstance(s, Split)}
         if not paths:
@@ -128,7 +129,10 @@ def _check_tokens(batch: Batch, rows: int | None, vocab_size: int | None, origin
 def _check_views(
     views: Mapping[str, Batch], rows: int | None, vocab_size: int | None, origin: _Origin
 ) -> None:
-    """Check each part of a batch; errors name fields as they are called in the batch."""
+    """Check each part of a batch; errors name fields by their names in the batch.
+
+    Raise `IncompatibleError` for the first problem.
+    """
     for prefix, view in views.items():
         try:
             _check_tokens(view, None if prefix == "responses_" else rows, vocab_size, origin)
@@ -146,13 +150,15 @@ def _check_mask(batch: Mapping[str, Any], real: list[bool]) -> None:
 def check_collated(
     batch: Any, collate: Any, *, rows: int | None = None, vocab_size: int | None = None
 ) -> None:
-    """Raise `IncompatibleError` for the first fault of a batch that `collate` made.
+    """Raise `IncompatibleError` for the first problem of a batch that `collate` made.
 
-    In a dict, fields that models read must be tensors, each in memory of its own; ids whole numbers
-    [rows, tokens] from 0 to `vocab_size` - 1; masks of the shape of their ids; images and sound
-    finite. Labels of `CausalLM` must be the inputs, shifted by one token or not. Other labels may
-    be classes, numbers or targets, but at most half of them may be the inputs shifted by another
-    number of tokens. Some label must count. The tensors of a tuple must have `rows` rows.
+    In a dict, fields that models read must be tensors, and no two tensors may have the same memory.
+    Ids must be whole numbers [rows, tokens] from 0 to `vocab_size` - 1. Masks must have the shape
+    of their ids. Images and sound must be finite. Labels of `CausalLM` must be the inputs, not
+    shifted or shifted by one token. Other labels may be classes, numbers or targets, but at most
+    half of them may be the inputs shifted by any other number of tokens. At least one label must
+    count in the loss, except with `MaskedLM`. If `rows` is given, the tensors of a tuple must have
+    that many rows.
     """
     if not isinstance(batch, Mapping):
         _check_unnamed(batch, rows)
@@ -179,7 +185,10 @@ def check_collated(
 
 
 def _check_unnamed(batch: Any, rows: int | None) -> None:
-    """Check a batch whose fields have no names: it has tensors, and all have `rows` rows."""
+    """Raise `IncompatibleError` for a batch without field names that has no tensor.
+
+    Raise it also if a tensor does not have `rows` rows.
+    """
     places = list(batch) if isinstance(batch, tuple | list) else [batch]
     tensors = [place for place in places if isinstance(place, torch.Tensor)]
     if not places or (
@@ -207,7 +216,11 @@ def _check_ids(
 
 
 def _check_targets(tensors: Mapping[str, torch.Tensor], collate: Any) -> None:
-    """Check that some labels count, no class is negative, and tokens are not shifted wrongly."""
+    """Raise `IncompatibleError` for labels that cannot be correct.
+
+    No class may be negative. Labels may not be the inputs shifted by a wrong number of tokens. At
+    least one label must count in the loss.
+    """
     labels, ids = tensors.get("labels"), tensors.get("input_ids")
     if labels is None:
         return
@@ -243,7 +256,10 @@ def _check_shift(
     name: str = "the inputs",
     allowed: tuple[int, ...] = (0, 1),
 ) -> None:
-    """Raise for labels that are the inputs shifted by a number of tokens that is not `allowed`."""
+    """Raise `IncompatibleError` for labels that are shifted inputs, unless the shift is `allowed`.
+
+    A shift is a number of tokens. It is recognized if more than half of the labels agree.
+    """
     found = {by: _agreement(ids, labels, by) for by in range(-_FURTHEST, _FURTHEST + 1)}
     best = max(found, key=lambda by: (found[by], by in allowed))
     if found[best] > 1 / 2 and best not in allowed:
@@ -253,7 +269,10 @@ def _check_shift(
 
 
 def _agreement(ids: torch.Tensor, labels: torch.Tensor, by: int) -> float:
-    """Return the share of labels that equal the input `by` tokens later, where there is one."""
+    """Return the fraction of labels that equal the input `by` tokens later.
+
+    Only labels with such an input, and those that are not masked, are counted.
+    """
     width = ids.shape[1] - abs(by)
     if width < 1:
         return 0.0
@@ -271,10 +290,10 @@ def check_batch(
     beyond: str = _REMEDY,
     changed: bool = False,
 ) -> None:
-    """Raise `IncompatibleError` for the first fault of `batch`, rows of tokens.
+    """Raise `IncompatibleError` for the first problem of `batch`, a batch of token rows.
 
-    `beyond` is the remedy for an id of `vocab_size` or more. `changed` says that inputs were
-    changed after the labels were made, for example hidden.
+    The argument `beyond` is the advice in the error for an id of `vocab_size` or more. If `changed`
+    is True, the inputs were changed after the labels were made, for example masked.
 
     >>> ids = torch.tensor([[1, 2, 3]])
     >>> check_batch({"input_ids": ids, "labels": torch.tensor([[2, 3, -100]])}, vocab_size=4)
@@ -346,7 +365,7 @@ def _check_labels(ids: torch.Tensor, labels: torch.Tensor) -> None:
 
 
 def _misaligned(ids: torch.Tensor, labels: torch.Tensor, kind: str) -> torch.Tensor:
-    """Return bool, of the shape of `ids`: True where a label is not that of `kind`.
+    """Return a bool array with the shape of `ids`, True where a label is not of `kind`.
 
     The last shifted label of a row cannot be checked.
     """

@@ -1,9 +1,9 @@
-"""Profiles of loaders and collate functions: time spent waiting, time to collate.
+"""Profiles of loaders and collate functions: the time spent waiting, and the time to collate.
 
     print(profile_loader(loader, step=train_step))
 
-The share of time spent waiting is all that faster loading could save; below 2% there is nothing to
-gain. A loader of dataprep is profiled without a change of its state.
+The fraction of time spent waiting is the most that faster loading could save. Below 2% there is
+nothing to gain. Profiling a dataprep loader does not change its state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["CollatorProfile", "LoaderProfile", "profile_collator", "profile_load
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderProfile:
-    """Times of some batches of one pass, without those of the warm-up.
+    """Times of some batches of one pass, without the warm-up batches.
 
     >>> LoaderProfile(batches=2, waited_s=0.1, stepped_s=0.9, wait_s=0.05, step_s=0.45,
     ...               first_batch_s=0.2).overhead
@@ -47,12 +47,12 @@ class LoaderProfile:
 
     @property
     def overhead(self) -> float:
-        """The share of time spent waiting, from medians: 0.02 is 2%."""
+        """The fraction of time spent waiting, computed from medians: 0.02 is 2%."""
         return self.wait_s / max(self.wait_s + self.step_s, 1e-12)
 
     @property
     def waited_share(self) -> float:
-        """The share of time spent waiting, from sums, in which disturbances count."""
+        """The fraction of time spent waiting, computed from sums, which include disturbances."""
         return self.waited_s / max(self.waited_s + self.stepped_s, 1e-12)
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class LoaderProfile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollatorProfile:
-    """Time that a collate function takes for one batch."""
+    """Time that a collate function needs for a batch."""
 
     rows: int
     batch_s: float
@@ -74,7 +74,11 @@ class CollatorProfile:
     """Bytes of the tensors of the batch."""
 
     def overhead(self, step_s: float) -> float:
-        """Return the share of time spent collating, if steps of `step_s` wait for each batch."""
+        """Return the fraction of time spent collating, for steps of `step_s` seconds.
+
+        Each step is assumed to wait until its batch is collated. Raise `UsageError` unless `step_s`
+        is above 0.
+        """
         require(step_s > 0, "step_s", f"must be seconds above 0, got {step_s}")
         return self.batch_s / (self.batch_s + step_s)
 
@@ -92,13 +96,15 @@ def profile_loader(
     batches: int = 50,
     warmup: int = 5,
 ) -> LoaderProfile:
-    """Take up to `batches` + `warmup` batches of `loader`, with a `step` after each, and time both.
+    """Return the times of `batches` batches of `loader`, each followed by a `step`.
 
-    `loader` may be any iterable of batches. `step` is a function of a batch, or a number of seconds
-    to sleep, as the CPU is idle during a step on an accelerator. A function that starts work on an
-    accelerator has to wait for its end: `torch.accelerator.synchronize()`.
+    First, `warmup` batches are read and not counted. The argument `loader` may be any iterable of
+    batches. The argument `step` is a function of a batch, or a number of seconds to sleep, because
+    the CPU is idle during a step on an accelerator. A function that starts work on an accelerator
+    has to wait until it ends: `torch.accelerator.synchronize()`. If the loader ends early, fewer
+    batches are counted.
 
-    Raises `InputError` for a loader with no batches after the warm-up, `UsageError` for invalid
+    Raise `InputError` for a loader with no batches after the warm-up, and `UsageError` for invalid
     arguments.
     """
     batches, warmup = whole_number("batches", batches, 1), whole_number("warmup", warmup)
@@ -137,7 +143,9 @@ def profile_loader(
 def profile_collator(
     collate: Callable[[list[Any]], Any], samples: Sequence[Any], *, repeat: int = 20
 ) -> CollatorProfile:
-    """Time `repeat` calls of `collate` with `samples`, after three calls to warm up.
+    """Return the time of a call of `collate` with `samples`, the median of `repeat` calls.
+
+    Three calls before are not counted. Raise `UsageError` if there are no samples.
 
     >>> profile_collator(torch.tensor, [1, 2, 3], repeat=2).bytes
     24

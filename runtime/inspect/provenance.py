@@ -1,6 +1,6 @@
-"""Origin of documents in the inputs, and the documents of a record.
+"""Lookup of the input position from which a document came, and of the documents made from a record.
 
-Everything is looked up, or found by bisection, in stored arrays: of these only some pages are read.
+It searches memory-mapped arrays, so only a few pages are read.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ __all__ = ["find_record", "records_of", "sources_of"]
 
 
 def sources_of(split: Split, documents: Ints) -> tuple[Ints, Ints]:
-    """Return the input number, and the byte offset or row, of each of `documents`: int64 [k].
+    """Return two int64 arrays [k]: the input number, and the byte offset or row, of each document.
 
-    An input number is an index of `split.dataset.inputs`. Costs about 10 microseconds for each
-    shard that the documents lie in.
+    An input number is an index of `split.dataset.inputs`. The cost is about 10 microseconds for
+    each shard with one of the `documents`. Raise `IntegrityError` if a stored input number does not
+    exist.
     """
     _check(split, documents)
     out = np.empty((len(documents), 2), np.int64)
@@ -38,18 +39,19 @@ def sources_of(split: Split, documents: Ints) -> tuple[Ints, Ints]:
 
 
 def records_of(split: Split, documents: Ints) -> Ints:
-    """Return the record id of each of `documents`, int64 [k]."""
+    """Return the record id of each of `documents` as int64 [k]."""
     _check(split, documents)
     found: Ints = np.asarray(split.record_ids[documents], np.int64)
     return found
 
 
 def find_record(dataset: Dataset, record: int, split: str | None = None) -> tuple[Split, range]:
-    """Return the split and the documents that were made from the record with the id `record`.
+    """Return the split and the range of documents that were made from record number `record`.
 
-    It is one document, but for preferences and for conversations that were cut, which have several,
-    side by side. Looks in the split called `split`, or in all. Raises `UsageError` if there is no
-    such record, if it was rejected, or if it is in another split.
+    It is one document, except for preferences and for conversations that were cut. They have
+    several consecutive documents. The search is in the split called `split`, or in all splits if it
+    is None. Raise `UsageError` if there is no such record, if it was rejected, or if it is in
+    another split.
     """
     read = dataset.manifest.records.read
     if not 0 <= record < read:

@@ -1,7 +1,7 @@
-"""Step, rank and row of each place of an epoch, and the places of each step.
+"""Step, rank and row for positions of an epoch, and the positions of each step.
 
-This is the arithmetic of runtime/loader/batch_sampler.py, in both directions and for many places at
-once. A place is the number of a sample in the order of an epoch without its skipped samples.
+This is the arithmetic of runtime/loader/batch_sampler.py, in both directions and for many positions
+at once. A "place" is the position of a sample in the order of an epoch without its skipped samples.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ NOT_SERVED = -1
 
 
 class DividedOrder(Protocol):
-    """The properties of a `GlobalBatchSampler` that decide which rank serves which position."""
+    """Properties of a `GlobalBatchSampler` that decide which rank serves which position."""
 
     @property
     def samples(self) -> int:
-        """Number of samples in an epoch, skipped ones included."""
+        """Number of samples in an epoch, including skipped samples."""
         ...
 
     @property
     def batch_size(self) -> int:
-        """Number of rows of one rank in one step."""
+        """Number of rows of a rank in a step."""
         ...
 
     @property
@@ -44,7 +44,7 @@ class DividedOrder(Protocol):
 
     @property
     def end(self) -> str:
-        """``"drop"``, ``"pad"`` or ``"partial"``: the treatment of an incomplete global batch."""
+        """``"drop"``, ``"pad"`` or ``"partial"``: what happens to an incomplete global batch."""
         ...
 
     @property
@@ -54,16 +54,16 @@ class DividedOrder(Protocol):
 
     @property
     def skips(self) -> Skips | None:
-        """The samples that are left out, if any."""
+        """The samples that are left out, or None."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Steps:
-    """The steps of a pass that began when `start` samples of the epoch had been served.
+    """Steps of a pass that starts after the first `start` samples of the epoch.
 
-    There are `whole` global batches of `ranks` x `batch` samples, and then, unless `end` is
-    ``"drop"``, a step of the `rest`, divided among the ranks as evenly as possible.
+    There are `whole` global batches of `ranks` x `batch` samples. Then, unless `end` is ``"drop"``,
+    there is a step with the other `rest` samples, divided among the ranks as evenly as possible.
     """
 
     start: int
@@ -77,9 +77,9 @@ class Steps:
 
     @classmethod
     def of(cls, sampler: DividedOrder, start: int = 0, *, epoch: int = 0) -> Steps:
-        """Return the steps of `sampler` in `epoch`.
+        """Return the steps of `sampler` in `epoch`, for a pass that starts after `start` samples.
 
-        Raises `UsageError` for a start after the last sample, and for samples to skip that the
+        Raise `UsageError` for a start after the last sample, and for samples to skip that the
         dataset does not have.
         """
         served = sampler.samples
@@ -102,7 +102,7 @@ class Steps:
         return self.whole + (self.rest > 0 and self.end != "drop")
 
     def places(self, step: int) -> tuple[Ints, Ints, Ints]:
-        """Return rank, row and place of each sample served in `step`: three int64 [k]."""
+        """Return rank, row and place of each sample served in `step`, as three int64 arrays [k]."""
         size = self.batch * self.ranks
         slots = np.arange(size if step < self.whole else self.rest, dtype=np.int64)
         ranks, rows = self._divided(slots, np.full(len(slots), step < self.whole))
@@ -112,7 +112,10 @@ class Steps:
         return ranks, rows, begin + slots
 
     def locate(self, places: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return step, rank and row of each of `places`; `NOT_SERVED`, 0, 0 without a step."""
+        """Return step, rank and row of each of `places`, as three int64 arrays.
+
+        For a place that no step serves, they are `NOT_SERVED`, 0 and 0.
+        """
         size = self.batch * self.ranks
         steps, offsets = np.divmod(places - self.start, size)
         out = (places < self.start) | (steps >= self.count)
@@ -125,7 +128,11 @@ class Steps:
         return np.where(out, NOT_SERVED, steps), np.where(out, 0, ranks), np.where(out, 0, rows)
 
     def _divided(self, offsets: Ints, whole: Any) -> tuple[Ints, Ints]:
-        """Return rank and row of each offset in a global batch, `whole` or the last one."""
+        """Return rank and row of each offset in a global batch.
+
+        If `whole` is True, the batch is a full global batch, otherwise the last batch of `rest`
+        samples.
+        """
         shares = self.rest * np.arange(self.ranks + 1) // self.ranks  # of the last step
         short = np.searchsorted(shares, offsets, "right") - 1
         short = np.minimum(short, self.ranks - 1)  # offsets that only whole batches have

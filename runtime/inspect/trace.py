@@ -1,8 +1,8 @@
-"""Trace of a step to documents, files and bytes, and of a document to its steps.
+"""Trace from a step to its documents, files and bytes, and from a document to its steps.
 
-`trace_step` lists the documents that a batch was made of, for example after a jump of the loss.
-`steps_of_document` lists the steps that serve a document. The inverse order gives the steps, so
-nothing is scanned, and the cost depends only on the length of the document.
+`trace_step` lists the documents from which a batch was made, for example after a jump of the loss.
+`steps_of_document` lists the steps that serve a document. It inverts the order and scans nothing,
+so its cost depends only on the length of the document.
 """
 
 from __future__ import annotations
@@ -46,42 +46,46 @@ NOT_DRAWN = -4
 
 @runtime_checkable
 class Redrawing(Protocol):
-    """An order that may serve a sample more than once in an epoch, or not at all."""
+    """Interface of an order that may serve a sample several times in an epoch, or not at all."""
 
     def draws(self, samples: Ints, n: int, epoch: int) -> tuple[Ints, Ints]:
-        """Return the index in `samples` and the position of each draw; see `MixtureOrder.draws`."""
+        """Return the uses of `samples` in the epoch: two arrays, with an item for each use.
+
+        The first array has the index in `samples`, the second array the position of the use in the
+        order. See `MixtureOrder.draws`.
+        """
         ...
 
 
 class Spanned(Protocol):
-    """A dataset whose samples are pieces of the tokens of one split or of several.
+    """Interface of a dataset whose samples are ranges of the tokens of one or several splits.
 
-    It has an attribute `split`, or `splits` (as a mixture), whose tokens are numbered one split
-    after the other.
+    It has an attribute `split`, or for a mixture `splits`. The tokens of the splits are numbered
+    consecutively.
     """
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the starts and stops of the ranges of tokens that `samples` are read from."""
+        """Return the starts and stops of the token ranges that `samples` read."""
         ...
 
 
 class Traceable(Spanned, Protocol):
-    """A `Spanned` dataset that also finds the samples that hold a token."""
+    """Interface of a `Spanned` dataset that can also find the samples with a given token."""
 
     def covering(self, start: int, stop: int) -> Ints:
-        """Return the samples with tokens in `start` .. `stop` - 1: int64, increasing."""
+        """Return the samples with any of the tokens `start` .. `stop` - 1, as increasing int64."""
         ...
 
 
 def splits_of(dataset: Spanned) -> tuple[Split, ...]:
-    """Return the split of `dataset`, or for a mixture the split of each source."""
+    """Return a tuple of the split of `dataset`, or for a mixture the splits of all sources."""
     splits: tuple[Split, ...] | None = getattr(dataset, "splits", None)
     return splits or (dataset.split,)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Pieces:
-    """The m pieces of documents that some samples consist of, as int64 columns [m]."""
+    """Pieces of documents from which some samples are made, as int64 columns of the same length."""
 
     row: Ints
     """Index of the sample that has the piece."""
@@ -101,7 +105,7 @@ class Pieces:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class StepTrace:
-    """The k samples of a step in the order of ranks and rows, as int64 columns [k]."""
+    """Samples of a step in the order of ranks and rows, as int64 columns of the same length."""
 
     epoch: int
     step: int
@@ -118,9 +122,9 @@ class StepTrace:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class DocumentTrace:
-    """The k samples that hold a part of a document, as int64 columns [k], in order of steps.
+    """Samples with a part of a document, in order of steps, as int64 columns of the same length.
 
-    A sample that a mixture draws more than once in the epoch is listed as often.
+    If a mixture serves a sample several times in the epoch, the sample appears as many times.
     """
 
     epoch: int
@@ -154,11 +158,11 @@ def trace_step(
     rank: int | None = None,
     start: int = 0,
 ) -> StepTrace:
-    """Return the samples and documents of step `step` of `epoch`, for one rank or for all.
+    """Return the samples and documents of step `step` of `epoch`, for one rank or for all ranks.
 
-    `start` is the number of samples of the epoch that were served before a resumed pass, whose
-    steps count from there. Costs some microseconds a sample. Raises `UsageError` for a step or rank
-    that does not exist.
+    The argument `start` is the number of samples of the epoch that were served before a resumed
+    pass. The steps of that pass are numbered from 0. The cost is some microseconds per sample.
+    Raise `UsageError` for a step or rank that does not exist.
     """
     steps = Steps.of(sampler, start, epoch=epoch)
     _check_step(step, steps.count, epoch, whole=start == 0)
@@ -186,10 +190,10 @@ def steps_of_document(
     start: int = 0,
     source: int = 0,
 ) -> DocumentTrace:
-    """Return the samples with a part of `document`, and step, rank and row of each in `epoch`.
+    """Return the samples with a part of `document`, and their steps, ranks and rows in `epoch`.
 
-    `start` is as in `trace_step`; `source` is the index in `splits_of` of the document's split.
-    Raises `IndexError` for a document that does not exist.
+    The argument `start` is as in `trace_step`. The argument `source` is the index in `splits_of` of
+    the document's split. Raise `IndexError` for a document that does not exist.
     """
     split, base = splits_of(dataset)[source], int(_token_base(dataset)[source])
     (begin,), (end,) = (b.tolist() for b in document_spans(split, np.array([document])))
@@ -208,7 +212,11 @@ def steps_of_document(
 
 
 def _draws(sampler: DividedOrder, samples: Ints, epoch: int) -> tuple[Ints, Ints]:
-    """Return the index in `samples` and the position of each draw; -1 for samples not drawn."""
+    """Return the uses of `samples` in `epoch`: two arrays, with an item for each use.
+
+    The first array has the index in `samples`, the second array the position of the use in the
+    order. A sample that is not used has an item with position -1.
+    """
     order, n = sampler.order, sampler.samples
     numbers = np.arange(len(samples), dtype=np.int64)
     if not isinstance(order, Redrawing):
@@ -221,7 +229,10 @@ def _draws(sampler: DividedOrder, samples: Ints, epoch: int) -> tuple[Ints, Ints
 def _located(
     sampler: DividedOrder, samples: Ints, positions: Ints, epoch: int, start: int
 ) -> tuple[Ints, Ints, Ints]:
-    """Return step, rank and row of each sample; without a step, the constant that says why."""
+    """Return step, rank and row of each sample.
+
+    If no step serves a sample, a negative constant such as `SKIPPED` replaces the step.
+    """
     order, n, skips = sampler.order, sampler.samples, sampler.skips
     places = positions if skips is None else skips.places(positions, order, n, epoch)
     step, rank, row = Steps.of(sampler, start, epoch=epoch).locate(places)
@@ -233,12 +244,12 @@ def _located(
 
 
 def _token_base(dataset: Spanned) -> Ints:
-    """Return the number of the first token of each split in the numbers of `spans`."""
+    """Return the number of the first token of each split, in the numbering of `spans`."""
     return np.cumsum([0, *(split.tokens for split in splits_of(dataset)[:-1])], dtype=np.int64)
 
 
 def _pieces(dataset: Spanned, samples: Ints) -> Pieces:
-    """Return the pieces of documents that `samples` consist of, in the order of samples."""
+    """Return the pieces of documents from which `samples` are made, in the order of samples."""
     parts = [dataset.spans(samples[at : at + 1]) for at in range(len(samples))]
     empty = np.empty(0, np.int64)
     starts = np.concatenate([empty, *(starts for starts, _ in parts)])
@@ -265,9 +276,10 @@ def _pieces(dataset: Spanned, samples: Ints) -> Pieces:
 
 
 def _pieces_of_split(split: Split, source: int, starts: Ints, stops: Ints, owners: Ints) -> Pieces:
-    """Return the pieces of documents in the ranges from `starts` to `stops`, none of them empty.
+    """Return the pieces of documents in the token ranges from `starts` to `stops` of a split.
 
-    `owners` are the indices of their samples, `source` that of the split.
+    No range is empty. The array `owners` has the index of the sample of each range, and `source` is
+    the index of the split.
     """
     low, high = split.parts(starts, 1).document, split.parts(stops - 1, 1).document
     spans, documents, _ = ragged(low, high + 1)
@@ -285,7 +297,7 @@ def _pieces_of_split(split: Split, source: int, starts: Ints, stops: Ints, owner
 
 
 def _held(dataset: Spanned, sample: int, begin: int, end: int) -> tuple[int, int]:
-    """Return the first token from `begin` to `end` that `sample` holds, and that after its last."""
+    """Return the first token of `sample` in `begin` .. `end` - 1, and the token after the last."""
     starts, stops = dataset.spans(np.array([sample]))
     touching = (starts < end) & (stops > begin)
     first, last = starts[touching].min(), stops[touching].max()
