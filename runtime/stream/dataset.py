@@ -1,14 +1,15 @@
 """`StreamDataset`: the samples of a map-style dataset, read in whole blocks, as an iterable.
 
-For storage with expensive random reads: rotating disks, network file systems, data larger than the
-page cache. If the data fits into memory, `create_loader` is as fast, shuffles better, and its order
-does not depend on the topology (ranks, workers and batch size).
+A stream is for storage with expensive random reads: rotating disks, network file systems, data
+larger than the page cache. If the data fits into memory, `create_loader` is as fast, shuffles
+better, and its order does not depend on the topology (ranks, workers and batch size).
 
 An epoch is one sequence of all samples, a pure function of (dataset, seed, epoch, shuffle options).
-It is divided among the ranks, and each rank's share among its workers, in contiguous runs
-(`runtime/stream/deal.py`): every sample comes once, all ranks make equally many steps, and each
-worker reads forward. So what is served is a function of (seed, epoch, topology). A stopped run
-continues after its last step, also on another topology: the rest of the epoch is then divided anew.
+It is divided among the ranks, and the part of each rank among its workers, in contiguous runs
+(`runtime/stream/deal.py`): every sample comes once, all ranks make the same number of steps, and
+each worker reads forward. So the samples of each batch depend only on (seed, epoch, topology). A
+stopped run continues after its last step, also on another topology: the rest of the epoch is then
+divided again.
 
 Each worker holds the tokens of one window of blocks, or of the shuffle buffer, in memory. If a
 window contains the end of one run and the start of the next, both workers read it.
@@ -58,36 +59,38 @@ _BUFFER = 8192
 
 
 class StreamDataset(IterableDataset[Batch]):
-    """Iterable dataset that yields each sample of `dataset` once an epoch.
+    """Iterable dataset that yields each sample of `dataset` once per epoch.
 
     Arguments:
         dataset: a `WindowDataset`, or another `StreamableDataset`; made with ``sample_mask=True``
             for ``end="pad"``. Its samples should be stored in order.
-        batch_size: samples in a step of one rank; a DataLoader then needs ``batch_size=None``. None
-            here: single samples, which a stock DataLoader collates.
+        batch_size: number of samples in a step of one rank; a DataLoader over this dataset then
+            needs ``batch_size=None``. If this argument is None, the stream yields single samples,
+            which a stock DataLoader collates.
         seed: the seed of the shuffle.
         epoch: the first epoch to serve.
         shuffle: ``"blocks"`` (blocks permuted, samples permuted in windows of them; see `Blocks`),
             ``"buffer"`` (permuted blocks read through a buffer; see `ShuffleBuffer`), or None.
-        block: samples that are read together. None: 2 MiB of tokens; see `stream_sizes`.
-        window: blocks that are shuffled together. A worker reads a window before its first batch,
-            and holds it in memory. None: 512 MiB of tokens; reduce it if that is too much. See
-            `Blocks` for what a window mixes.
-        buffer: samples in the shuffle buffer. None: 8,192. If `block`, `window` or `buffer` is
-            None, `load_state_dict` takes over that of the state.
-        dp_rank, dp_size: rank and number of the data-parallel processes.
+        block: number of samples that are read together. None: 2 MiB of tokens; see `stream_sizes`.
+        window: number of blocks that are shuffled together. A worker reads a window before its
+            first batch, and holds it in memory. None: 512 MiB of tokens; reduce it if that is too
+            much. See `Blocks` for what a window mixes.
+        buffer: number of samples in the shuffle buffer. None: 8,192. If `block`, `window` or
+            `buffer` is None, `load_state_dict` uses the value in the state.
+        dp_rank, dp_size: the rank of this process and the number of data-parallel processes.
         end: decides about samples that do not fill a step of all ranks: ``"drop"`` (fewer than
             dp_size x batch_size are not served), ``"pad"`` (`PADDING` rows, marked in
             `sample_mask`, fill the step), or for one rank ``"partial"`` (a shorter batch).
         infinite: continue with the next epoch without end; there is no `len` then.
 
     Without worker processes, a pass serves one epoch and the next pass the next epoch, as with
-    `Loader`; a pass that is left early does not count and is served again. With ``infinite`` the
-    next pass continues where the last one was left. Worker processes do not know what the trainer
-    has received: `stream_loader` counts that. A stock DataLoader with workers serves the epoch that
-    `set_epoch` set, and warns when it serves one again.
+    `Loader`; a pass that the caller leaves early does not count and is served again. With
+    ``infinite`` the next pass continues where the last one was left. Worker processes do not know
+    which batches the trainer has received: `stream_loader` counts them. A stock DataLoader with
+    workers serves the epoch that `set_epoch` set, and warns when it serves the same epoch again.
 
-    Raises `UsageError` for arguments that cannot be met, such as a path for `dataset`.
+    The constructor raises `UsageError` for arguments that are invalid or do not fit together, such
+    as a path for `dataset`.
 
         >>> windows = WindowDataset(dataset.split("train"), seq_len=2048)     # doctest: +SKIP
         >>> stream = StreamDataset(windows, batch_size=32, seed=0)            # doctest: +SKIP
@@ -154,7 +157,10 @@ class StreamDataset(IterableDataset[Batch]):
         self.set_epoch(epoch)
 
     def topology(self, workers: int = 1) -> Topology:
-        """Return the topology with `workers` worker processes; 1 also stands for none."""
+        """Return the topology with `workers` worker processes.
+
+        The value 1 also means that there are no worker processes.
+        """
         return Topology(
             dp_size=self.dp_size, workers=workers,
             batch_size=1 if self.batch_size is None else self.batch_size,
@@ -168,9 +174,10 @@ class StreamDataset(IterableDataset[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass serve `epoch` from its beginning, also in workers that exist already.
 
-        Progress that was loaded in this epoch is kept until a pass has begun from it; any other
-        epoch drops it, with a warning. An epoch that a loaded state had finished is not served
-        again. Call it between passes: a worker that is just starting a pass may or may not see it.
+        If a state was loaded and no pass has begun from it, its progress stays if it is in `epoch`,
+        and is dropped with a warning otherwise. If the loaded state had finished `epoch`, the call
+        has no effect, so that the epoch is not served again. Call this method between passes: a
+        worker that is just starting a pass may or may not see the change.
         """
         epoch = whole_number("epoch", epoch)
         if epoch == self._finished:
@@ -183,9 +190,9 @@ class StreamDataset(IterableDataset[Batch]):
         self._go_to(StreamProgress(epoch))
 
     def __len__(self) -> int:
-        """Return the number of steps of this rank in an epoch (samples, if `batch_size` is None).
+        """Return the number of steps of this rank in an epoch.
 
-        Raises `TypeError` for an infinite stream.
+        A step is a single sample if `batch_size` is None. Raise `TypeError` for an infinite stream.
         """
         if self.infinite:
             raise TypeError("an infinite stream has no length")
@@ -203,20 +210,26 @@ class StreamDataset(IterableDataset[Batch]):
         return self._in_worker(self._enter(start, worker.num_workers), worker.id)
 
     def begin(self, workers: int) -> StreamProgress:
-        """Begin a pass with `workers` workers; return where it starts. For `stream_loader`."""
+        """Begin a pass with `workers` workers and return the progress at its start.
+
+        This method is for `stream_loader`.
+        """
         start = self._next(workers)
         self._go_to(start)
         return start
 
     def upcoming(self, workers: int) -> Batch:
-        """Return the first batch of the next pass, without advancing. For `stream_loader`."""
+        """Return the first batch of the next pass, without changing the progress.
+
+        This method is for `stream_loader`.
+        """
         return next(self.batches(self._next(workers)))
 
     def count(self, batches: Iterator[Batch], start: StreamProgress) -> Iterator[Batch]:
-        """Yield `batches` of a pass that began at `start`, each after counting it.
+        """Yield `batches` (of a pass that began at `start`), each after counting it.
 
-        For `stream_loader`. As a batch is counted first, the state that a trainer takes includes
-        the batch it has just received.
+        This method is for `stream_loader`. Because a batch is counted before it is yielded, the
+        state that a trainer saves includes the batch it has just received.
         """
         now, steps = start, start.deal(self._n, self.end).steps
         for batch in batches:
@@ -234,10 +247,10 @@ class StreamDataset(IterableDataset[Batch]):
     def state_dict(self) -> dict[str, Any]:
         """Return the progress of the trainer as JSON values, the same on every rank.
 
-        It has under 1 KB, and some 20 bytes more for each change of ranks, workers or batch size
-        (32 at most) in the epoch. Costs microseconds. Batches that were yielded count. Raises
-        `UsageError` with the workers of a stock DataLoader, where the progress of the trainer is
-        not known.
+        Batches that were yielded count. The state has less than 1 KB, and some 20 bytes more for
+        each change of ranks, workers or batch size in the epoch (at most 32 changes). The call
+        takes microseconds. Raise `UsageError` if workers of a stock DataLoader read the stream,
+        because the progress of the trainer is not known then.
         """
         if get_worker_info() is not None or (self._shared.used and not self.counted):
             raise UsageError(
@@ -249,13 +262,14 @@ class StreamDataset(IterableDataset[Batch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next pass continue where `state` was taken, on this topology or another.
 
-        With the same ranks, workers and batch size every rank continues with exactly the batches
-        that it would have received. Otherwise the rest of the epoch is divided anew, and still each
-        sample comes once. If the rest is less than a step, the next epoch begins, and `epoch` names
-        it.
+        With the same ranks, workers and batch size, every rank continues with exactly the batches
+        that it would have received. Otherwise the rest of the epoch is divided again, and each
+        sample still comes once. If the rest is less than a step, the next pass serves the next
+        epoch, and `epoch` names that epoch.
 
-        Raises `IncompatibleError` for a state of a newer version, another dataset, seed or shuffle,
-        and `UsageError` for one that is damaged. O(1); O(ranks x workers) after a change of them.
+        Raise `IncompatibleError` if the state was saved by a newer version, or with another
+        dataset, seed or shuffle. Raise `UsageError` if it is damaged. The call takes constant time,
+        or time in proportion to ranks x workers if these have changed.
         """
         sizes = self._sizes_of(state)
         place = parse_state(state, self._identity(self._ordered(*sizes)), self._n, self.end)
@@ -269,11 +283,11 @@ class StreamDataset(IterableDataset[Batch]):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return what decides the order, apart from the topology, as JSON values."""
+        """Return the values that determine the order, without the topology, as JSON values."""
         return self._identity(self.order)
 
     def share(self) -> None:
-        """Move the progress to shared memory; raises torch's error if there is none."""
+        """Move the progress to shared memory. Raise torch's error if that is not possible."""
         self._shared.share()
 
     def _go_to(self, place: StreamProgress) -> None:
@@ -292,7 +306,7 @@ class StreamDataset(IterableDataset[Batch]):
         )  # fmt: skip
 
     def _sizes_of(self, state: object) -> Sizes:
-        """Return the sizes of this stream; those of `state` replace the ones that are defaults."""
+        """Return the sizes to use with `state`: its sizes replace those that are defaults here."""
         stored = state if isinstance(state, Mapping) else {}
         names = [
             name
@@ -322,7 +336,7 @@ class StreamDataset(IterableDataset[Batch]):
         self._shared.finish(worker, version)
 
     def batches(self, start: StreamProgress, worker: int = 0) -> Iterator[Batch]:
-        """Yield the batches of one worker in a pass that begins at `start`."""
+        """Yield the batches that worker number `worker` makes in a pass that begins at `start`."""
         reader = ChunkReader(self.dataset, self.order, self.block)
         size = self.batch_size or 1
         for run in runs_of(
@@ -346,7 +360,7 @@ class StreamDataset(IterableDataset[Batch]):
         return {name: field if name in OF_THE_BATCH else field[0] for name, field in batch.items()}
 
     def _identity(self, order: StreamOrder) -> dict[str, Any]:
-        """Return the fields that decide the order, in which a state must agree with the stream."""
+        """Return the fields that determine the order, in which a state must match this stream."""
         return {
             "algorithm": ALGORITHM, "content_id": self.dataset.split.content_id,
             "definition": dict(self.dataset.definition), "samples": self._n, "seed": self.seed,

@@ -1,17 +1,17 @@
 """Division of an epoch of a stream among ranks and workers: pure arithmetic.
 
-An epoch is a sequence of n positions. It is **dealt** among ranks in contiguous shares of equally
-many steps, and each share among the rank's workers in contiguous **runs** of whole batches, so that
-every worker reads forward. Step k of a rank is item k // workers of run k % workers: the order in
-which torch's DataLoader yields the batches of its workers.
+An epoch is a sequence of n positions. To **deal** it is to divide it among the ranks in contiguous
+parts with the same number of steps, and each part among the rank's workers in contiguous **runs**
+of whole batches, so that every worker reads forward. Step k of a rank is item k // workers of run k
+% workers, because torch's DataLoader yields the batches of its workers in this order.
 
 The positions that are left after k steps under some topology are ranges that follow from (n,
-topology, k). They are a sequence again, which can be dealt to any other topology. So a list of
-**stages** (topology, steps) determines what is left of an epoch: a few numbers, however many ranks
-there are.
+topology, k). Together they form a new sequence, which can be dealt to any other topology. So a list
+of **stages** (topology, steps) determines what is left of an epoch. It has only a few numbers, for
+any number of ranks.
 
-Costs microseconds for a few workers, and some 100 ns for each of ranks x workers after a change of
-topology. Needs no torch.
+The functions take microseconds for a few workers, and some 100 ns for each of ranks x workers after
+a change of topology. They need no torch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MAX_STAGES = 32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Topology:
-    """Numbers of ranks, of worker processes in a rank (1 for none), and of samples in a batch."""
+    """Numbers of ranks, of workers per rank (1 if there are none), and of samples per batch."""
 
     dp_size: int = 1
     workers: int = 1
@@ -67,7 +67,7 @@ class Topology:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """A number of steps that every rank has made under one topology."""
+    """Number of steps that every rank has made under one topology."""
 
     topology: Topology
     steps: int = 0
@@ -75,7 +75,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges:
-    """A sequence of positions as ranges `starts[i]` to `stops[i]`: int64 [k], none is empty.
+    """A sequence of positions, given as non-empty ranges `starts[i]` to `stops[i]`: int64 [k].
 
     >>> Ranges.of(np.array([0, 5, 9]), np.array([2, 9, 10])).part(1, 5).as_list()
     [(1, 2), (5, 8)]
@@ -86,7 +86,7 @@ class Ranges:
 
     @classmethod
     def of(cls, starts: Positions, stops: Positions) -> Ranges:
-        """Return ranges from increasing ones: empty ones are dropped, adjacent ones joined."""
+        """Return `Ranges` of increasing ranges. Empty ones are dropped, adjacent ones joined."""
         kept = starts < stops
         starts, stops = starts[kept].astype(np.int64), stops[kept].astype(np.int64)
         if not len(starts):
@@ -96,21 +96,21 @@ class Ranges:
 
     @property
     def total(self) -> int:
-        """Return the number of positions in all ranges together."""
+        """Return the total number of positions in all ranges."""
         return int((self.stops - self.starts).sum())
 
     def as_list(self) -> list[tuple[int, int]]:
-        """Return the ranges as pairs of integers."""
+        """Return the ranges as a list of pairs (start, stop)."""
         return list(zip(self.starts.tolist(), self.stops.tolist(), strict=True))
 
     def part(self, first: int, stop: int) -> Ranges:
-        """Return items `first` to `stop` of the sequence."""
+        """Return items `first` to `stop` of the sequence of positions."""
         return self.select(np.array([first]), np.array([stop]))
 
     def select(self, firsts: Positions, stops: Positions) -> Ranges:
-        """Return items `firsts[i]` to `stops[i]` of the sequence, for each i.
+        """Return items `firsts[i]` to `stops[i]` of the sequence of positions, for each i.
 
-        These stretches must increase and not overlap.
+        The values in `firsts` and `stops` must increase, and the stretches must not overlap.
         """
         kept = firsts < stops
         firsts, stops = firsts[kept], stops[kept]
@@ -128,11 +128,12 @@ class Ranges:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deal:
-    """A sequence of `samples` dealt to a topology; `end` is as in `GlobalBatchSampler`.
+    """A sequence of `samples` positions divided among the ranks and workers of a topology.
 
-    With ``"drop"`` the last `samples` % (dp_size x batch_size) are not dealt. With ``"pad"`` and
-    ``"partial"`` the shares of ranks differ by at most one sample, and the last batch of a rank may
-    not be full (or, with several ranks, may be empty).
+    The argument `end` is as in `GlobalBatchSampler`. With ``"drop"`` the last `samples` % (dp_size
+    x batch_size) positions belong to no rank. With ``"pad"`` and ``"partial"`` the parts of the
+    ranks differ by at most one sample, and the last batch of a rank may not be full (or, with
+    several ranks, may be empty).
 
     >>> deal = Deal(samples=10, topology=Topology(workers=2, batch_size=2), end="drop")
     >>> deal.steps, deal.run(0, 0), deal.run(0, 1), deal.left(3).tolist()
@@ -145,23 +146,29 @@ class Deal:
 
     @property
     def steps(self) -> int:
-        """Return the number of steps of every rank."""
+        """Return the number of steps that every rank makes."""
         whole, rest = divmod(self.samples, self.topology.dp_size * self.topology.batch_size)
         return whole + (rest > 0 and self.end != "drop")
 
     def run(self, rank: int, run: int, item: int = 0) -> tuple[int, int]:
-        """Return start and stop, in the sequence, of run `run` of `rank` from batch `item` on."""
+        """Return start and stop, in the sequence, of run `run` of rank `rank`.
+
+        The first `item` batches of the run are left out.
+        """
         starts, stops = self._runs(np.array([rank]), np.array([run]), np.array([item]))
         return int(starts[0, 0]), int(stops[0, 0])
 
     def items(self, run: int) -> int:
-        """Return the number of batches in a run; runs differ by at most one."""
+        """Return the number of batches in run `run`.
+
+        The runs of a rank differ by at most one batch.
+        """
         return self.steps // self.topology.workers + (run < self.steps % self.topology.workers)
 
     def left(self, steps: int) -> Positions:
-        """Return starts and stops, in the sequence, of what is left after `steps` steps per rank.
+        """Return the ranges of the sequence that are left after `steps` steps of every rank.
 
-        int64 [k, 2].
+        The array is int64 [k, 2], with start and stop of each range.
         """
         workers, ranks = self.topology.workers, self.topology.dp_size
         runs = np.arange(workers)
@@ -182,7 +189,7 @@ class Deal:
         return self.samples - int((left[:, 1] - left[:, 0]).sum())
 
     def _share(self, ranks: Positions) -> Positions:
-        """Return where in the sequence the share of each rank starts."""
+        """Return the index in the sequence at which the part of each of `ranks` starts: int64."""
         if self.end == "drop":
             return ranks * (self.steps * self.topology.batch_size)
         whole, rest = divmod(self.samples, self.topology.dp_size)
@@ -191,7 +198,10 @@ class Deal:
     def _runs(
         self, ranks: Positions, runs: Positions, items: Positions
     ) -> tuple[Positions, Positions]:
-        """Return starts (from batch `items` on) and stops of runs: int64 [ranks, runs]."""
+        """Return starts and stops of `runs` of each of `ranks`: two int64 arrays [ranks, runs].
+
+        The first `items[i]` batches of run `runs[i]` are left out.
+        """
         each, more = divmod(self.steps, self.topology.workers)
         first = runs * each + np.minimum(runs, more)
         size = each + (runs < more)
@@ -203,7 +213,7 @@ class Deal:
 
 
 class WorkerRun(NamedTuple):
-    """The `positions` of one epoch that one worker reads, in `items` batches."""
+    """The `positions` of one epoch that a worker reads, and the number of batches (`items`)."""
 
     epoch: int
     positions: Ranges
@@ -212,9 +222,9 @@ class WorkerRun(NamedTuple):
 
 @lru_cache(maxsize=16)
 def left_after(samples: int, stages: tuple[Stage, ...], end: StreamEnd) -> Ranges:
-    """Return the positions of an epoch of `samples` that are left after `stages`.
+    """Return the positions of an epoch of `samples` samples that are left after `stages`.
 
-    Raises `UsageError` for a stage with more steps than were left.
+    Raise `UsageError` if a stage has more steps than were left.
     """
     left = Ranges.of(np.array([0]), np.array([samples]))
     for stage in stages:
@@ -232,10 +242,11 @@ def left_after(samples: int, stages: tuple[Stage, ...], end: StreamEnd) -> Range
 def enter(
     samples: int, epoch: int, stages: tuple[Stage, ...], topology: Topology, end: StreamEnd
 ) -> tuple[int, tuple[Stage, ...]]:
-    """Return the epoch and stages with which `topology` continues; the last stage is its own.
+    """Return the epoch and the stages from which a pass with `topology` continues.
 
-    If the rest of the epoch is less than a step of this topology, the next epoch begins. Raises
-    `UsageError` for more than `MAX_STAGES` topologies.
+    The last of the returned stages has this topology. If the rest of the epoch is less than a step
+    of this topology, the result is the beginning of the next epoch. Raise `UsageError` if the epoch
+    was served under more than `MAX_STAGES` topologies.
     """
     if stages and stages[-1].topology == topology:
         before, own = stages[:-1], stages[-1]
@@ -262,10 +273,11 @@ def runs_of(
     worker: int,
     infinite: bool = False,
 ) -> Iterator[WorkerRun]:
-    """Yield the runs that `worker` of `rank` reads, one for each epoch; `stages` are from `enter`.
+    """Yield the runs that worker `worker` of rank `rank` reads, at most one for each epoch.
 
-    One epoch, or, if `infinite`, all that follow. torch takes the first step of a pass from worker
-    0, so that worker reads the run of the next step, whichever run that is.
+    The argument `stages` comes from `enter`. There is one epoch, or endlessly many if `infinite`.
+    torch requests the first step of a pass from worker 0. So worker 0 reads the run that contains
+    the next step, worker 1 the run that contains the step after it, and so on.
     """
     topology, taken = stages[-1].topology, stages[-1].steps
     workers, handed = topology.workers, 0

@@ -1,8 +1,8 @@
 """`stream_loader`: a `Loader` over a `StreamDataset`.
 
-Workers read ahead, so only the process that yields batches to the trainer knows what was consumed.
-The loader counts there, and arithmetic on the counts tells where each worker continues
-(`runtime/stream/deal.py`).
+Workers read ahead, so only the process that yields batches to the trainer knows how many were
+consumed. The loader counts them in that process, and arithmetic on the counts determines where each
+worker continues (`runtime/stream/deal.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["StreamSource", "stream_loader"]
 
 
 class StreamSource:
-    """A `BatchSource` over a `StreamDataset`, which has the order and the progress."""
+    """A `BatchSource` over a `StreamDataset`, which defines the order and stores the progress."""
 
     order_digest = None
 
@@ -38,7 +38,7 @@ class StreamSource:
 
     @property
     def torch_options(self) -> dict[str, Any]:
-        """Return the arguments of `DataLoader` that decide about batching."""
+        """Return the arguments of `DataLoader` that control batching."""
         return {"batch_size": None}
 
     @property
@@ -62,11 +62,14 @@ class StreamSource:
         return _StreamPass(self.dataset, self.dataset.begin(max(1, workers)))
 
     def upcoming(self, workers: int) -> tuple[None, Batch]:
-        """Return None and the first batch of the next pass; costs reading a window of blocks."""
+        """Return None (for the step) and the first batch of the next pass.
+
+        The progress does not change. The call reads a window of blocks.
+        """
         return None, self.dataset.upcoming(max(1, workers))
 
     def with_batch_size(self, batch_size: int) -> StreamSource:
-        """Raise `UsageError`: a stream has the batch size that its dataset was made with."""
+        """Raise `UsageError`, because the batch size of a stream is fixed in its dataset."""
         raise UsageError(
             "a stream has the batch size of its dataset", where="batch_size",
             remedy="Make another StreamDataset, and load the state into its loader.",
@@ -82,7 +85,7 @@ class StreamSource:
 
 
 class _StreamPass:
-    """A pass of a `StreamSource`; see `BatchPass`."""
+    """A pass over a `StreamSource`; see `BatchPass`."""
 
     continues = False
 
@@ -90,7 +93,7 @@ class _StreamPass:
         self._dataset, self._start = dataset, start
 
     def batches(self) -> Generator[Batch]:
-        """Return the batches of the pass, made in this process."""
+        """Yield the batches of the pass, which this process makes."""
         yield from self._dataset.batches(self._start)
 
     def lent(self) -> AbstractContextManager[None]:
@@ -98,14 +101,14 @@ class _StreamPass:
         return nullcontext()
 
     def counted(self, batches: Iterator[Batch]) -> Iterator[Counted]:
-        """Yield `batches`, each after counting its step."""
+        """Yield (batch, rows, padding rows) for each of `batches`, after counting its step."""
         for batch in self._dataset.count(batches, self._start):
             handed = [(batch, *rows_of(batch))]
             del batch
             yield handed.pop()
 
     def close(self) -> None:
-        """End the pass; there is nothing to release."""
+        """Do nothing: a pass over a stream has nothing to release."""
 
 
 def stream_loader(
@@ -116,12 +119,12 @@ def stream_loader(
     pin_memory: bool = False,
     multiprocessing_context: str | None = None,
 ) -> Loader:
-    """Return a `Loader` of the batches of `dataset`, which was made with a batch size.
+    """Return a `Loader` of the batches of `dataset`, which must have a batch size.
 
-    Each pass serves the epoch that `epoch` names at that time. When it yields its last batch,
-    `epoch` increases by one, unless another was set meanwhile; a pass that is left early is served
-    again. Worker processes stay alive between epochs. Raises `UsageError` for a stream of single
-    samples and for a negative number of workers.
+    Each pass serves the epoch that `epoch` names at that time. When a pass yields its last batch,
+    `epoch` increases by one, unless another epoch was set during the pass. A pass that the caller
+    leaves early is served again. Worker processes stay alive between epochs. Raise `UsageError` if
+    the stream yields single samples or a number is out of range.
     """
     if dataset.batch_size is None:
         raise UsageError(

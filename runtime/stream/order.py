@@ -1,17 +1,17 @@
-"""Orders of a stream, and the chunks in which a reader fetches them.
+"""Orders of a stream, and the chunks in which a reader fetches the samples.
 
 A **chunk** is a range of positions of an epoch whose samples come from the same few blocks: a
 reader fetches and holds it as a whole.
 
 `ShuffleBuffer` is the shuffle buffer of other streaming loaders as a pure function of the position.
-Samples arrive in the order of `source` and fill `size` slots. Each draw serves the sample in a
-random slot, and the next sample goes into this slot; at the end the slots are emptied in random
-order. A permutation decides which slot draw t takes, so the content of a slot at any draw is found
-by a search for the last draw that took it. Nothing is replayed: a resumed run, or a worker whose
-share begins in the middle, starts there at once. The shuffle is weaker than that of `Blocks`: a
-sample comes at most `size` positions earlier than in `source`, and seldom more than a few `size`
-later. Costs some 40 ns a position for `size` or more positions in a call, and about 20 ns x size x
-ln(size) for a single position.
+Samples arrive in the order of `source` and fill `size` slots. For each position of the epoch, the
+sample in a random slot is served, and the next sample of `source` goes into this slot; at the end
+the slots are emptied in random order. A permutation determines which slot is used at position t, so
+the content of a slot can be computed by a search for the last position that used the slot. Nothing
+is replayed: a resumed run, or a worker that begins in the middle of the epoch, starts there at
+once. The shuffle is weaker than that of `Blocks`: a sample comes at most `size` positions earlier
+than in `source`, and seldom more than a few `size` later. The cost is some 40 ns per position if a
+call has `size` or more positions, and about 20 ns x size x ln(size) for a single position.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _HORIZON = 8  # buffer sizes; one sample of 3,000 stays in its slot for longer
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShuffleBuffer:
-    """Order of the samples of `source` read through a buffer of `size` samples.
+    """Order in which the samples of `source` leave a shuffle buffer of `size` samples.
 
     >>> from dataprep.runtime.order.permutation import Sequential
     >>> order = ShuffleBuffer(
@@ -73,9 +73,9 @@ class ShuffleBuffer:
             raise UsageError(f"must be from 1 to 2**24 samples, got {self.size}", where="buffer")
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """Return the sample at each of `positions`, int64 of the same shape.
+        """Return the samples at `positions` as an int64 array of the same shape.
 
-        Raises `IndexError` for a position outside 0 .. n - 1.
+        Raise `IndexError` for a position outside 0 .. n - 1.
         """
         flat = positions.reshape(-1)
         _check(flat, n)
@@ -91,7 +91,11 @@ class ShuffleBuffer:
         return self.source.samples(np.concatenate(turns)[places].reshape(positions.shape), n, epoch)
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """Return the position of each of `samples`, int64. Costs `size` x 20 ns each."""
+        """Return the position of each of `samples` as an int64 array of the same shape.
+
+        The call takes some `size` x 20 ns for each sample. Raise `IndexError` for a sample outside
+        0 .. n - 1.
+        """
         flat = samples.reshape(-1)
         _check(flat, n)
         turns = self.source.positions(flat, n, epoch).tolist()
@@ -102,10 +106,12 @@ class ShuffleBuffer:
     def chunk(
         self, start: int, stop: int, last: int, n: int, epoch: int
     ) -> tuple[Positions, Positions]:
-        """Return the samples at positions `start` to `stop`, and all samples in a slot meanwhile.
+        """Return the samples at positions `start` to `stop`, and the samples to hold in memory.
 
-        Both int64. A reader that continues to position `last` holds the second. Samples that leave
-        their slot after `last` are left out, if `last` is near enough to know them.
+        Both arrays are int64. The second contains all samples that are in a slot of the buffer at
+        some of these positions. A reader that ends at position `last` does not need samples that
+        leave the buffer after `last`. They are left out of the second array, unless `last` is so
+        far away that computing them would take too long.
         """
         draws = _draws(self, n, epoch)
         turns = draws.turns(start, max(stop, min(last, start + _HORIZON * draws.size)))
@@ -120,7 +126,11 @@ class ShuffleBuffer:
 
 
 class _Draws:
-    """The draws of one epoch of a `ShuffleBuffer`; a **turn** is a position in its `source`."""
+    """Contents of the slots of a `ShuffleBuffer` during one epoch.
+
+    Draw `t` takes the sample at position `t` of the epoch out of its slot. A **turn** is a position
+    in the order `source`, in which samples enter the buffer.
+    """
 
     def __init__(self, size: int, n: int, slots: OrderKey, rest: OrderKey) -> None:
         self.size = min(size, n)
@@ -129,11 +139,14 @@ class _Draws:
         self._slots_key, self._rest_key = slots, rest
 
     def slots(self, start: int, stop: int) -> Positions:
-        """Return the slots of draws `start` to `stop`; each slot is drawn about equally often."""
+        """Return the slots (int64) that draws `start` to `stop` use.
+
+        All slots are used about equally often.
+        """
         return permute(np.arange(start, stop), self._range, self._slots_key) % self.size
 
     def turns(self, start: int, stop: int) -> Positions:
-        """Return the turns of the samples that draws `start` to `stop` serve: int64."""
+        """Return the turns (int64) of the samples that draws `start` to `stop` serve."""
         live = self._live_turns(start, min(stop, self.live)) if start < self.live else None
         if stop <= self.live and live is not None:
             return live
@@ -151,7 +164,7 @@ class _Draws:
         return turns
 
     def content(self, draw: int) -> Positions:
-        """Return the turn of the sample in each slot before draw `draw`: int64 [size]."""
+        """Return the turn of the sample in each slot just before draw `draw`: int64 [size]."""
         draw = min(draw, self.live)
         turns, known = np.arange(self.size), np.zeros(self.size, np.bool_)
         stop = draw
@@ -166,7 +179,7 @@ class _Draws:
         return turns
 
     def leaves(self, turn: int) -> int:
-        """Return the draw that serves the sample that arrived at `turn`."""
+        """Return the number of the draw that serves the sample which arrived at `turn`."""
         entered = turn - self.size
         slot = turn if entered < 0 else int(self.slots(entered, entered + 1)[0])
         start = max(0, entered + 1)
@@ -201,11 +214,12 @@ _MAX_BLOCK = 8192  # samples; limits what is held besides tokens if samples are 
 
 
 def stream_sizes(sample_bytes: int) -> tuple[int, int]:
-    """Return the default `block` and `window` for samples of `sample_bytes`.
+    """Return the default `block` and `window` for samples of `sample_bytes` bytes.
 
-    A block is 2 MiB, and a window 512 MiB, so it has 256 blocks or more, up to samples of 2 MiB.
-    With half as many, a source of 1 % that is stored in one piece misses whole windows. A worker
-    holds one window in memory and reads it before its first batch.
+    A block is 2 MiB and a window 512 MiB, so a window has 256 blocks or more, for samples of up to
+    2 MiB. With half as many blocks, some windows would contain nothing of a source that makes up 1
+    % of the data and is stored in one piece. A worker holds one window in memory and reads it
+    before its first batch.
 
     >>> stream_sizes(4096), stream_sizes(16 << 20)
     ((512, 256), (1, 32))
@@ -224,7 +238,7 @@ def stream_order(
     window: int,
     buffer: int,
 ) -> StreamOrder:
-    """Return the order for `shuffle`; a buffer reads permuted blocks."""
+    """Return the order for `shuffle`. A shuffle buffer reads blocks in permuted order."""
     blocks = Blocks(
         content_id=content_id, seed=seed, purpose="stream", block=block,
         window=window if shuffle == "blocks" else 1,
@@ -239,7 +253,7 @@ def stream_order(
 
 
 def described(order: StreamOrder) -> dict[str, Any]:
-    """Return the options that decide `order`, as JSON values."""
+    """Return the options that determine `order`, as JSON values."""
     if isinstance(order, Blocks):
         return {"shuffle": "blocks", "block": order.block, "window": order.window}
     if isinstance(order, ShuffleBuffer):
@@ -249,14 +263,14 @@ def described(order: StreamOrder) -> dict[str, Any]:
 
 
 class Chunk(NamedTuple):
-    """The `samples` at consecutive positions, and all samples to be `held` while serving them."""
+    """Samples at consecutive positions, and all samples to hold in memory while serving them."""
 
     samples: Positions
     held: Positions
 
 
 def chunks(order: StreamOrder, block: int, ranges: Ranges, n: int, epoch: int) -> Iterator[Chunk]:
-    """Yield the chunks of `ranges`, which end where the order moves on to other blocks."""
+    """Yield the chunks of `ranges`. A chunk ends where the order reaches other blocks."""
     for start, stop in ranges.as_list():
         at = start
         while at < stop:
@@ -270,7 +284,10 @@ def chunks(order: StreamOrder, block: int, ranges: Ranges, n: int, epoch: int) -
 
 
 def _cut(order: StreamOrder, block: int, at: int, n: int, epoch: int) -> int:
-    """Return the end of the chunk that begins at `at`: the first position with other blocks."""
+    """Return the end of the chunk that begins at position `at`.
+
+    The end is the first position whose sample comes from other blocks.
+    """
     if isinstance(order, Sequential):
         return (at // block + 1) * block
     if isinstance(order, ShuffleBuffer):

@@ -1,13 +1,14 @@
 """`ChunkReader`: reads long ranges of the data files for a stream, and makes rows from memory.
 
 Before a chunk of positions is served, the tokens of its samples are read, in the order of the file
-and together with small gaps, and held in the type they are stored in. Tokens that later chunks need
-(those of the samples in a shuffle buffer) are carried over. The dataset's own code makes the rows,
-from a split that reads the held tokens, so they equal the rows of the map-style dataset. While a
-chunk is served, the next one is announced to the kernel.
+and together with small gaps, and held in memory in their stored type. Tokens that later chunks need
+(those of the samples in a shuffle buffer) stay in memory. The dataset's own code makes the rows,
+from a split that reads the tokens in memory, so they equal the rows of the map-style dataset. While
+a chunk is served, the next chunk is announced to the kernel.
 
-Costs one more memory copy of the stored tokens (2 or 4 bytes) than the map-style dataset. Holds the
-tokens of one chunk and, between two chunks, a copy of what is carried over.
+Compared with the map-style dataset, a stream copies the stored tokens (2 or 4 bytes each) once
+more. It needs memory for the tokens of one chunk and, between two chunks, for a copy of the tokens
+that stay.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _NOTHING = np.empty(0, np.int64)
 
 
 class StreamableDataset(Protocol):
-    """Interface of a map-style dataset that can be streamed; `WindowDataset` is one."""
+    """Interface of a map-style dataset that can be streamed, such as `WindowDataset`."""
 
     split: Split
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return the options that decide, besides the content id, which tokens a sample has."""
+        """Return the options that determine, with the content id, the tokens of a sample."""
         ...
 
     def __len__(self) -> int: ...
@@ -55,20 +56,20 @@ class StreamableDataset(Protocol):
         ...
 
     def spans(self, samples: Positions, /) -> Spans:
-        """Return starts and stops of the tokens that reading `samples` touches."""
+        """Return starts and stops (int64) of the token ranges that reading `samples` touches."""
         ...
 
 
 class _HeldRanges:
-    """Ranges of tokens that are held, and their offsets in the memory that holds them."""
+    """Token ranges that are in memory, and their offsets in this memory."""
 
     def __init__(self) -> None:
         self._starts = self._stops = self._offsets = _NOTHING
 
     def lay_out(self, starts: Positions, stops: Positions) -> int:
-        """Assign consecutive memory to these ranges; return the number of tokens in all.
+        """Assign consecutive memory to these ranges, and return their total number of tokens.
 
-        The ranges increase and do not touch. They replace earlier ones.
+        The ranges must increase and must not touch. They replace the ranges of earlier calls.
         """
         self._starts, self._stops = starts, stops
         ends = np.cumsum(stops - starts)
@@ -76,9 +77,9 @@ class _HeldRanges:
         return int(ends[-1]) if len(ends) else 0
 
     def find(self, starts: Positions, stops: Positions) -> tuple[Positions, Mask]:
-        """Return the offset of each span in memory, and whether it is held.
+        """Return the offset of each span in memory, and whether the span is in memory.
 
-        The offset of a span that is not held is undefined.
+        The offset is undefined for a span that is not in memory.
         """
         if not len(self._starts):
             return starts, np.zeros(len(starts), np.bool_)
@@ -88,7 +89,7 @@ class _HeldRanges:
 
 
 class _HeldStream(Stream):
-    """A stream with some ranges of tokens in memory; others are read from the file."""
+    """A stream of tokens that reads some ranges from memory and all others from the file."""
 
     def __init__(self, base: Stream, places: _HeldRanges) -> None:
         super().__init__(base.source, np.diff(base.base).tolist())
@@ -127,39 +128,42 @@ class _HeldStream(Stream):
             out[to : to + length] = self._data[place : place + length]
 
     def take(self, places: Positions, lengths: Positions) -> list[npt.NDArray[Any]]:
-        """Return copies of the tokens at these offsets: an array of rows for each length."""
+        """Return copies of the spans with these offsets (`places`) and lengths in tokens.
+
+        There is an array of rows for each distinct length.
+        """
         return [
             self._windows(length)[places[lengths == length]]
             for length in np.unique(lengths).tolist()
         ]
 
     def put(self, places: Positions, lengths: Positions, numbers: list[npt.NDArray[Any]]) -> None:
-        """Write what `take` returned to these offsets."""
+        """Write `numbers`, which `take` returned, to the offsets `places`."""
         for rows in numbers:
             length = rows.shape[1]
             self._windows(length)[places[lengths == length]] = rows
 
     def _windows(self, length: int) -> npt.NDArray[Any]:
-        """Return all windows of `length` tokens in the memory, overlapping, as a view."""
+        """Return a view of all overlapping windows of `length` tokens in the memory."""
         data = self._data
         shape = (len(data) - length + 1, length)
         return np.ndarray(shape, data.dtype, data, 0, data.strides * 2)
 
     def make_room(self, tokens: int) -> None:
-        """Make room for `tokens`; the old content is lost."""
+        """Make the memory large enough for `tokens` tokens. Its content may be lost."""
         if tokens > len(self._data):
             dtype = self._data.dtype
             self._data = np.empty(0, dtype)  # freed before the larger one is made
             self._data = np.empty(tokens, dtype)
 
     def fetch(self, starts: Positions, stops: Positions, places: Positions) -> None:
-        """Read these ranges from the file into memory at these offsets."""
+        """Read token ranges `starts` to `stops` from the file to offsets `places` in memory."""
         starts, lengths, places = self._base.cut(starts, stops - starts, places)
         self._base.copy(starts, lengths, self._data, places)
 
 
 class HeldTokens:
-    """Memory for spans of tokens, and a `split` like `base` that reads from it."""
+    """Memory for spans of tokens, and a `split` like `base` that reads them from this memory."""
 
     def __init__(self, base: Split) -> None:
         self._ranges = _HeldRanges()
@@ -171,7 +175,10 @@ class HeldTokens:
             self.split._masks = self._streams[1]
 
     def hold(self, kept: Spans, new: Spans) -> None:
-        """Keep the spans `kept`, which are held, read the spans `new`, and forget all others."""
+        """Read the spans `new` into memory, keep the spans `kept` there, and drop all other spans.
+
+        The spans `kept` must be in memory already.
+        """
         fresh = _merge(*new, gap=_mean(new))
         before, _ = self._ranges.find(*kept)
         every = _merge(np.append(kept[0], fresh[0]), np.append(kept[1], fresh[1]))
@@ -199,9 +206,10 @@ class ChunkReader:
     def batches(
         self, positions: Ranges, epoch: int, batch_size: int
     ) -> Iterator[tuple[StreamableDataset, Positions]]:
-        """Yield a dataset that has the tokens in memory, and the numbers of `batch_size` samples.
+        """Yield (dataset, samples) for each batch: a dataset that makes the rows, and an array.
 
-        The last batch may have fewer.
+        This dataset reads the tokens of these samples from memory. The array `samples` has the
+        numbers of `batch_size` samples, or of fewer in the last batch.
         """
         waiting = _NOTHING
         following = chunks(self._order, self._block, positions, self._samples, epoch)
@@ -227,14 +235,14 @@ class ChunkReader:
 
 
 def _twin(original: _T) -> _T:
-    """Return another object with the same attributes; `copy.copy` would use the pickle methods."""
+    """Return a shallow copy of `original`. `copy.copy` would call its pickle methods."""
     twin: _T = object.__new__(type(original))
     vars(twin).update(vars(original))
     return twin
 
 
 def _merge(starts: Positions, stops: Positions, gap: int = 0) -> Spans:
-    """Return the spans in order, joined if they overlap or are at most `gap` tokens apart."""
+    """Return the spans sorted, and joined if they overlap or are at most `gap` tokens apart."""
     if not len(starts):
         return _NOTHING, _NOTHING
     order = np.argsort(starts, kind="stable")
@@ -244,5 +252,8 @@ def _merge(starts: Positions, stops: Positions, gap: int = 0) -> Spans:
 
 
 def _mean(spans: Spans) -> int:
-    """Return the mean length of a span; reading gaps of that length at most doubles the reading."""
+    """Return the mean length of the spans in tokens, or 0 if there are none.
+
+    Reading gaps of up to this length, too, at most doubles the number of tokens read.
+    """
     return int((spans[1] - spans[0]).mean()) if len(spans[0]) else 0

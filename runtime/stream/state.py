@@ -1,8 +1,8 @@
 """The progress in a stream: as a value, in memory that worker processes share, and as JSON.
 
-A `StreamProgress` is an epoch and the stages of it that were served: a few numbers, valid on every
-rank. Workers read it from a tensor in shared memory at the start of each pass. That memory has no
-name in the file system, so a killed process leaves nothing behind.
+A `StreamProgress` is an epoch and the stages of this epoch that were served: a few numbers, valid
+on every rank. Workers read it from a tensor in shared memory at the start of each pass. That memory
+has no name in the file system, so a killed process leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ _MARKED = 256  # workers that warn if they serve an epoch again
 
 @dataclass(frozen=True, slots=True)
 class StreamProgress:
-    """The stages of `epoch` that were served; the last stage is the current one."""
+    """Progress in a stream: the served stages of `epoch`, of which the last is current."""
 
     epoch: int
     stages: tuple[Stage, ...] = ()
 
     def deal(self, samples: int, end: StreamEnd) -> Deal:
-        """Return how the last stage divides what was left when it began."""
+        """Return the division of the samples that were left when the last stage began."""
         left = left_after(samples, self.stages[:-1], end)
         return Deal(samples=left.total, topology=self.stages[-1].topology, end=end)
 
@@ -74,7 +74,7 @@ class StreamProgress:
 
 
 class Sizes(NamedTuple):
-    """Sizes of a stream's order: samples in a block, blocks in a window, samples in the buffer."""
+    """Sizes of a stream's order: samples per block, blocks per window, samples in the buffer."""
 
     block: int
     window: int
@@ -84,8 +84,9 @@ class Sizes(NamedTuple):
 class SharedProgress:
     """A `StreamProgress` and the `sizes` of its order, in memory that worker processes share.
 
-    One process writes. A checksum shows a reader that a write is under way, and it reads again.
-    Where memory cannot be shared, only this process can use it, and `read` raises.
+    Only one process writes. If a reader sees a wrong checksum, a write is in progress, and the
+    reader tries again. If memory cannot be shared, only this process can use the object, and `read`
+    raises.
     """
 
     def __init__(self) -> None:
@@ -101,7 +102,7 @@ class SharedProgress:
         self._words, self._flags = shared(self._words), shared(self._flags)
 
     def share(self) -> None:
-        """Move the tensors to shared memory; raises torch's error if there is none."""
+        """Move the tensors to shared memory. Raise torch's error if that is not possible."""
         self._words.share_memory_()  # type: ignore[no-untyped-call]
         self._flags.share_memory_()  # type: ignore[no-untyped-call]
 
@@ -116,7 +117,7 @@ class SharedProgress:
         return int(self._flags[0]) == self.version
 
     def write(self, place: StreamProgress, sizes: Sizes) -> None:
-        """Store the progress from which passes begin from now on, and the `sizes` of the order."""
+        """Store the progress at which later passes begin, and the `sizes` of the order."""
         self.version += 1
         self.sizes = sizes
         stages = [
@@ -132,10 +133,11 @@ class SharedProgress:
         self._words.copy_(words)
 
     def read(self, worker: int, *, warn: bool) -> StreamProgress:
-        """Return the progress from which `worker` begins a pass, and set `version` and `sizes`.
+        """Return the progress at which worker number `worker` begins a pass.
 
-        With `warn`, warns if this worker has served that pass before. Raises `StorageError` if
-        memory cannot be shared.
+        The attributes `version` and `sizes` are set to the stored values. If `warn` is true, warn
+        if this worker has already served a pass from there. Raise `StorageError` if memory cannot
+        be shared.
         """
         if not self._words.is_shared():  # type: ignore[no-untyped-call]
             raise StorageError(
@@ -157,7 +159,7 @@ class SharedProgress:
         return StreamProgress(epoch, tuple(_stage(stage) for stage in stages))
 
     def finish(self, worker: int, version: int) -> None:
-        """Record that `worker` has served its part of a pass that began at `version`."""
+        """Record that worker number `worker` has finished the pass that began at `version`."""
         if worker < _MARKED:
             self._flags[1 + worker] = version
 
@@ -176,7 +178,7 @@ class SharedProgress:
 def dump_state(
     identity: Mapping[str, Any], place: StreamProgress, samples: int, end: StreamEnd
 ) -> dict[str, Any]:
-    """Return a state as JSON values: `identity`, the progress, the samples consumed."""
+    """Return a state as JSON values: `identity`, the progress and the samples consumed."""
     return {
         "kind": _KIND, "version": STATE_VERSION, **identity, "epoch": place.epoch,
         "consumed": place.consumed(samples, end),
@@ -190,9 +192,10 @@ def dump_state(
 def parse_state(
     state: Mapping[str, Any], identity: Mapping[str, Any], samples: int, end: StreamEnd
 ) -> StreamProgress:
-    """Return the progress in `state`, which must be of a stream with this `identity`.
+    """Return the progress in `state`, which must belong to a stream with this `identity`.
 
-    Raises `IncompatibleError` for a state of another stream, and `UsageError` for a damaged one.
+    Raise `IncompatibleError` if the state belongs to another stream, and `UsageError` if it is
+    damaged.
     """
     check_head(state, _KIND, STATE_VERSION)
     require_algorithm(state.get("algorithm"))
