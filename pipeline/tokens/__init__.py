@@ -1,1 +1,1 @@
-"""Builds of texts into shards of tokens; `chat` shares most of its modules."""
+"""Builds of texts into shards of tokens. `chat` uses most of these modules, too."""

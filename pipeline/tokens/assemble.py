@@ -1,9 +1,9 @@
 """Assembly of a dataset of tokens from finished units, in a scratch directory.
 
-Large pieces become shards by hard link, small ones are joined; the manifest is written last and
-everything is forced to stable storage. The orchestrator then publishes the dataset by one rename,
-before which nothing outside the staging directory changes. Everything written depends on the plan
-and the results of the units alone.
+Large pieces become shards by hard link, and small pieces are joined. The manifest is written last,
+and everything is forced to stable storage. Then `pipeline/run.py` publishes the dataset by one
+rename; before it, nothing outside the staging directory changes. The files depend only on the plan
+and the results of the units.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ INDEX_DOCUMENTS = 1 << 28
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenAssembler:
-    """Writer of a dataset of tokens from the results of its units.
+    """Writer of a dataset of tokens, from the results of its units.
 
-    `table_fingerprints` has the fingerprints of inputs that are tables, by number of the source.
+    `table_fingerprints` has the fingerprints of inputs that are tables, by the number of the input.
     """
 
     plan: Plan[TokenPayload]
@@ -81,7 +81,7 @@ class TokenAssembler:
     chat_template: bytes = b""
 
     def assemble(self, results: Sequence[TokenResult]) -> tuple[Path, Manifest]:
-        """Write the dataset to stable storage; return its directory and its manifest."""
+        """Write the dataset to stable storage, and return its directory and its manifest."""
         root = self.scratch / "dataset"
         create_directory(root)
         records = self._count_records(results)
@@ -236,7 +236,7 @@ class TokenAssembler:
 
 
 def _content_id(placed: Sequence[PlacedPiece], dtype: str) -> str:
-    """Return the content id of the split that consists of the pieces `placed`, in order."""
+    """Return the content id of the split that consists of the pieces `placed`, in this order."""
     content = TokenContent(dtype)
     for piece in (one.piece for one in placed):
         counts = {
@@ -249,7 +249,7 @@ def _content_id(placed: Sequence[PlacedPiece], dtype: str) -> str:
 
 
 def unknown_notes(splits: Mapping[str, SplitEntry], unknown: int) -> Iterator[str]:
-    """Yield a note if the `unknown` tokens are over 1 % of the tokens of `splits`."""
+    """Yield a note if `unknown`, the number of unknown tokens, is over 1 % of all tokens."""
     tokens = sum(split.tokens for split in splits.values())
     if unknown > _UNKNOWN_SHARE * tokens:
         yield (

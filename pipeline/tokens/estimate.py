@@ -1,8 +1,8 @@
-"""Estimate of a build from a sample of its inputs: `--dry-run`, and the check of disk space.
+"""Estimate of a build from a sample of its inputs: for `--dry-run`, and to check the disk space.
 
-Disk usage peaks just before the dataset is published: all units still exist, and so do the shards
-that were joined from small pieces, which are copies. Large pieces are linked and take no more
-space. Exact splits copy every document once more.
+Disk usage is highest just before the dataset is published. Then all units still exist, and so do
+the shards that were joined from small pieces, which are copies. Large pieces are hard-linked and
+need no additional space. Exact splits copy every document once more.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _STORE_RATE = 500e6  # bytes per second and worker, hashed and written
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenEstimate:
-    """Estimate from a sample: sizes are in bytes, `seconds` is for the given number of workers."""
+    """Estimate of a build of tokens, from a sample of its inputs.
+
+    Sizes are in bytes. `seconds` is the time with the given number of workers.
+    """
 
     inputs: int
     input_bytes: int
@@ -59,12 +62,15 @@ class TokenEstimate:
     """Messages for the user, such as on inputs that are left out."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields, for JSON."""
+        """Return the fields as a dict, for the output of ``--json``."""
         return asdict(self)
 
 
 def estimate(prepared: TokenPrepared, *, mask: bool = False) -> TokenEstimate:
-    """Extrapolate from the sample; with a loss `mask` each token takes one byte more."""
+    """Return an estimate of the build, extrapolated from its sample.
+
+    With a loss `mask`, each token needs one more byte.
+    """
     plan, sample, options = prepared.plan, prepared.sample, prepared.options
     encoding = plan.payload.encoding
     started = time.perf_counter()
@@ -116,7 +122,10 @@ def estimate(prepared: TokenPrepared, *, mask: bool = False) -> TokenEstimate:
 
 
 def _parts(shares: dict[str, float | int | None], documents: int) -> list[float]:
-    """Return each split's share of `documents`, from 0 to 1, in the order of `ordered_names`."""
+    """Return the fraction of `documents` in each split, from 0 to 1.
+
+    The fractions are in the order of `ordered_names`.
+    """
     sizes = exact_sizes([shares[name] for name in ordered_names(shares)], documents)
     return [min(1.0, max(0, size) / max(1, documents)) for size in sizes]
 
@@ -124,7 +133,10 @@ def _parts(shares: dict[str, float | int | None], documents: int) -> list[float]
 def _peak_bytes(
     tokens: int, documents: int, parts: Sequence[float], units: int, *, exact: bool
 ) -> int:
-    """Return the bytes in use just before publishing; `tokens` is the size of all ids in bytes."""
+    """Return the number of bytes in use just before publishing.
+
+    The argument `tokens` is the size of all token ids in bytes.
+    """
     pieces = [part * tokens / max(1, units) for part in parts]
     small = max(JOIN_BELOW_BYTES, max(pieces) / SMALL_PART)
     copied = sum(part for part, piece in zip(parts, pieces, strict=True) if piece < small)

@@ -1,4 +1,4 @@
-"""The kind `tokens`: builds of texts, and the base class that builds of conversations share."""
+"""The kind `tokens` (builds of texts), and the base class of the kinds `tokens` and `chat`."""
 
 from __future__ import annotations
 
@@ -45,17 +45,21 @@ _ANSWER = msgspec.json.Decoder(_Answer)
 
 
 class EarlyTokenizer:
-    """Tokenizer that worker processes load while the coordinator goes on planning."""
+    """Tokenizer that worker processes load while the coordinator still plans the build."""
 
     def __init__(self, workers: Processes) -> None:
         self._workers = workers
 
     def load(self, engine_json: bytes) -> None:
-        """Make the workers load `engine_json`, and then whatever else units need."""
+        """Let the workers load the tokenizer `engine_json`, and then prepare for units."""
         self._workers.load(_encoded(Load(msgspec.Raw(engine_json))), _encoded(Ready()))
 
     def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
-        """Return ids and offsets of `texts`, or the reason for a failure; None without a worker."""
+        """Return the ids and offsets of `texts`, as computed by a worker.
+
+        If encoding fails, return the reason as a string. If there is no worker, or it ran out of
+        memory, return None.
+        """
         data = self._workers.ask_first(_encoded(Encode([text.decode() for text in texts])))
         found = None if data is None else _ANSWER.decode(data)
         if found is None or isinstance(found, str):
@@ -69,7 +73,7 @@ def _encoded(request: Request) -> bytes:
 
 
 def sample_bytes(context: Context) -> int:
-    """Return the bytes of text to sample at each of eight places of the input."""
+    """Return the number of bytes of text to sample at each of eight positions of the input."""
     return ESTIMATE_SAMPLE_BYTES if context.estimate else SAMPLE_BYTES
 
 
@@ -89,11 +93,14 @@ class TokenBuild(TokenTasks, Generic[P]):
         self._tokenizer: Tokenizer | None = None
 
     def load_manifest(self, out: Path) -> Manifest:
-        """Read the manifest of the dataset in `out`."""
+        """Return the manifest of the dataset in `out`."""
         return manifests.load(out)
 
     def check(self, prepared: P) -> None:
-        """Load tokenizer.json as users will; raise `PlanRefused` if the engine differs from it."""
+        """Load tokenizer.json in the same way as users will, and compare the engine with it.
+
+        Raises `PlanRefused` if the engine gives other ids.
+        """
         options = prepared.options
         with naming(options.tokenizer):
             loaded = load_tokenizer(prepared.tokenizer_json, options.tokenizer)
@@ -104,11 +111,14 @@ class TokenBuild(TokenTasks, Generic[P]):
         self._tokenizer = loaded
 
     def chat_entry(self, prepared: P) -> tuple[ChatEntry, bytes] | None:
-        """Return the manifest's entry of conversations, counts still 0, and the chat template."""
+        """Return the manifest's entry about conversations and the chat template, or None for texts.
+
+        All counts in the entry are still 0.
+        """
         return None
 
     def assemble(self, prepared: P, results: list[TokenResult], workplace: Workplace) -> Assembled:
-        """Write shards, indexes and the manifest."""
+        """Write shards, indexes and the manifest from the results of all units."""
         plan, options = prepared.plan, prepared.options
         read = plan.payload.read
         chat, template = self.chat_entry(prepared) or (None, b"")
@@ -131,7 +141,7 @@ class TokenBuild(TokenTasks, Generic[P]):
         return Assembled(root=root, manifest=manifest, notes=tuple(notes))
 
     def content(self, out: Path, manifest: Manifest) -> dict[str, Any]:
-        """Return the fields that the build's JSON report has about the dataset in `out`."""
+        """Return the fields that describe the dataset in `out` in the output of ``--json``."""
         splits = {
             name: {"documents": split.documents, "tokens": split.tokens}
             for name, split in manifest.splits.items()
@@ -150,18 +160,18 @@ class TokenBuild(TokenTasks, Generic[P]):
 
 
 class TokenKind(TokenBuild[TokenPrepared]):
-    """Builds of texts; see `kinds.Kind`."""
+    """The kind `tokens`: builds of texts. See `kinds.Kind`."""
 
     name = "tokens"
 
     def survey(self, options: BuildOptions) -> TokenSurvey:
-        """Find the inputs and cut them into units."""
+        """Return the inputs, cut into units."""
         return survey(options)
 
     def prepare(
         self, options: BuildOptions, survey: TokenSurvey, context: Context
     ) -> TokenPrepared:
-        """Resolve inputs, tokenizer and engine into a plan."""
+        """Return the plan of the build, with its inputs, tokenizer and engine."""
         return prepare(
             options, survey, sample_bytes=sample_bytes(context),
             early=None if context.early is None else EarlyTokenizer(context.early),
@@ -169,18 +179,18 @@ class TokenKind(TokenBuild[TokenPrepared]):
         )  # fmt: skip
 
     def difference(self, existing: Manifest, prepared: TokenPrepared) -> str | None:
-        """Return how `existing` differs from the dataset to be built; None if it does not."""
+        """Return how `existing` differs from the dataset to be built, or None if it does not."""
         return difference(existing, prepared)
 
     def estimate(self, prepared: TokenPrepared, *, details: bool = False) -> TokenEstimate:
-        """Return the estimate of the build's size and time."""
+        """Return an estimate of the build's size and time."""
         return estimate(prepared)
 
 
 def _first_ids(dataset: Dataset, split: SplitEntry) -> npt.NDArray[Any]:
-    """Return the ids of the split's first document, at most 100.
+    """Return at most 100 ids, the first ids of the split's first document.
 
-    They are read, not mapped: a bad block of the disk is then an error instead of a signal.
+    They are read and not mapped, so that a bad disk block raises an error and no signal.
     """
     shard = next(shard for shard in split.shards if shard.documents)
     docs = npy.read_array(dataset.path / shard.docs, "<u8", (shard.documents + 1,))

@@ -1,4 +1,4 @@
-"""Fields of the plan of a build of texts: how these are read and encoded."""
+"""Fields of the plan of a build of texts: how the texts are read and encoded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["TokenPayload"]
 
 
 class TokenPayload(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a plan that only builds of texts and of conversations have."""
+    """The fields that plans of texts and of conversations have in addition to other plans."""
 
     read: ReadOptions
     encoding: EncodingSettings

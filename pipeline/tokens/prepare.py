@@ -1,4 +1,4 @@
-"""Preparation of a build of texts: inputs, tokenizer and engine resolved into a plan."""
+"""Preparation of a build of texts: a plan with its inputs, tokenizer and engine."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class TokenPrepared(Prepared):
 
 
 def survey(options: BuildOptions) -> TokenSurvey:
-    """Find the inputs and cut them into units; only footers of Parquet files are read."""
+    """Return the inputs, cut into units. Only the footers of Parquet files are read."""
     sources = tuple(find_sources(options))
     _check_fields(options, sources)
     read = ReadOptions(
@@ -111,13 +111,13 @@ def prepare(
     early: EarlyEngine | None = None,
     engine_problem: str | None = None,
 ) -> TokenPrepared:
-    """Make the plan of a build from its options and a sample of its inputs.
+    """Return the plan of a build, made from its options and a sample of its inputs.
 
-    `early` loads the tokenizer in worker processes. Two checks are then left to the caller, who
-    can make them while workers do units: that `load_tokenizer` loads the tokenizer, and that
-    `TokenPrepared.doubt` returns no problem with the engine. If it returns one, the caller prepares
-    again with it as `engine_problem`. With `early`, `TokenPrepared.encoder` may know only the ids
-    of the probes and of the sample's texts.
+    If `early` is given, it loads the tokenizer in worker processes. The caller must then make two
+    checks, which can run while workers process units: that `load_tokenizer` loads the tokenizer,
+    and that `TokenPrepared.doubt` returns no problem with the engine. If it returns a problem, the
+    caller must prepare the build again with this problem as `engine_problem`. With `early`, the
+    encoder `TokenPrepared.encoder` may know only the ids of the probes and of the sample's texts.
     """
     sources, read, units = surveyed.sources, surveyed.read, surveyed.units
     source = resolve_tokenizer(options.tokenizer, load=early is None)
@@ -173,27 +173,30 @@ def _open_here(
 
 
 def ready_encoder(plan: Plan[TokenPayload], encoder: Encoder, engine_json: bytes) -> Encoder:
-    """Return `encoder`, or a newly loaded one if `encoder` only holds answers of the workers."""
+    """Return `encoder`, or a newly loaded encoder if `encoder` only stores answers of workers."""
     if isinstance(encoder, PreEncoded):
         return make_encoder(plan.payload.encoding.engine, engine_json)
     return encoder
 
 
 def files_of(source: TokenizerSource, engine_json: bytes) -> dict[str, bytes]:
-    """Return the tokenizer files of the staging directory by name: the stored one, the engine's."""
+    """Return the tokenizer files for the staging directory, by name.
+
+    They are the tokenizer.json of the dataset and the one that the engine loads.
+    """
     return {"tokenizer.json": source.json, ENGINE_NAME: engine_json}
 
 
 def synced(splitting: Splitting) -> tuple[str, int] | None:
-    """Return the files of units that become shards by hard link; see `Prepared.synced`.
+    """Return which files of units become shards by hard link; see `Prepared.synced`.
 
-    Return None for splits of exact sizes, whose documents are all copied.
+    Return None for splits of exact sizes, because all their documents are copied.
     """
     return ("*.tokens", shards.JOIN_BELOW_BYTES) if splitting.ends else None
 
 
 def gate_texts(probes: Sequence[str], sample: Sample) -> list[bytes]:
-    """Return the texts on which the engines are compared: probes and excerpts of the sample."""
+    """Return the texts on which engines are compared: probes, and excerpts of the sample."""
     texts = [*probes, *sample.excerpts(_GATE_TEXTS, _GATE_CHARACTERS)]
     return [text.encode() for text in texts]
 
@@ -220,7 +223,7 @@ def _check_fields(options: BuildOptions, sources: Sequence[Source]) -> None:
 
 
 def check_sources(sources: Sequence[Source], remedy: str) -> None:
-    """Raise `UsageError` for over two million inputs, whose lists would take too much memory."""
+    """Raise `UsageError` for over two million inputs, whose list would need too much memory."""
     if len(sources) > _MAX_SOURCES:
         raise UsageError(
             f"{len(sources):,} files are more than the limit of {_MAX_SOURCES:,}", where="--input",
@@ -236,7 +239,10 @@ class _SplitOptions(Protocol):
 
 
 def splitting_of(options: _SplitOptions, shares: dict[str, float | int | None]) -> Splitting:
-    """Return the rule by which workers assign documents to splits; exact sizes have no `ends`."""
+    """Return the rule by which workers assign documents to splits.
+
+    If splits have exact sizes, the rule has no `ends`, and documents are assigned later.
+    """
     names = ordered_names(shares)
     if options.split_mode == "count":
         return Splitting(names=tuple(names), ends=(), seed=options.seed)

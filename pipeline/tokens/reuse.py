@@ -1,7 +1,7 @@
 """Reuse of a finished dataset of tokens: its recipe id, and how it differs from a new build.
 
-A build whose output directory holds a dataset with the same content leaves it as it is. Any
-difference, such as another tokenizer, ends the build with a message that names it.
+If the output directory holds a dataset with the same content, a build leaves it unchanged. If there
+is any difference, such as another tokenizer, the build ends with an error that names it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SETTINGS = ("special_text", "add_bos", "add_eos", "bos", "eos", "pad", "probes"
 def token_recipe_id(
     inputs: Sequence[InputEntry], options: Mapping[str, Any], tokenizer: TokenizerEntry
 ) -> str:
-    """Return the recipe id of a dataset of tokens with these entries in its config.json."""
+    """Return the recipe id of a dataset of tokens that has these entries in its config.json."""
     entry = msgspec.to_builtins(tokenizer)
     parts = {
         "options": {name: value for name, value in options.items() if name not in _UNHASHED},
@@ -46,14 +46,14 @@ def token_recipe_id(
 
 
 def _different_options(existing: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
-    """Return the names of the `asked` options that differ from those of the dataset `existing`."""
+    """Return the names of the options in `asked` that differ from those in `existing`."""
     return [
         name for name in asked if name not in _UNHASHED and asked[name] != existing.get(name)
     ]  # fmt: skip
 
 
 def _different_settings(existing: TokenizerEntry, asked: TokenizerEntry) -> Iterator[str]:
-    """Yield the names of the settings that differ between two entries of one tokenizer."""
+    """Yield the names of the settings in which two entries of the same tokenizer differ."""
     for name in _SETTINGS:
         if getattr(existing, name) != getattr(asked, name):
             yield name
@@ -62,10 +62,10 @@ def _different_settings(existing: TokenizerEntry, asked: TokenizerEntry) -> Iter
 def difference(
     existing: Manifest, prepared: TokenPrepared, forgiven: frozenset[str] = frozenset()
 ) -> str | None:
-    """Return how `existing` differs from the dataset that would be built; None: it can be reused.
+    """Return how `existing` differs from the dataset to be built, or None if it can be reused.
 
-    Names of the tokenizer, the template and the inputs may differ. Records rejected for a
-    `forgiven` reason are left out by every build.
+    The names of the tokenizer, the template and the inputs may differ. Records rejected for a
+    reason in `forgiven` make no difference, because every build leaves them out.
     """
     asked = prepared.stored_options
     different = _different_options(existing.options, asked)
@@ -99,9 +99,9 @@ def difference(
 
 
 def _probed_alike(existing: Manifest, prepared: TokenPrepared) -> TokenizerEntry:
-    """Return the tokenizer entry of `prepared` with the probe texts of `existing`.
+    """Return the tokenizer entry of `prepared`, with the probe texts of `existing`.
 
-    Another version of dataprep may have chosen other texts: then these are encoded anew.
+    If another version of dataprep chose other texts, those of `existing` are encoded again.
     """
     texts = [probe.text for probe in existing.tokenizer.probes]
     if texts == [probe.text for probe in prepared.tokenizer.probes]:

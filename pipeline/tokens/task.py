@@ -1,6 +1,6 @@
 """Task of the kind `tokens`: read, parse, assign splits, tokenize and write the texts of a unit.
 
-It holds a few batches of text and their ids in memory. `RecordUnit` is shared with conversations.
+A task holds a few batches of text and their ids in memory. The kind `chat` uses `RecordUnit`, too.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _SLICE_BYTES = 2 << 20  # of text: its ids fit the caches
 
 
 class TokenResult(UnitResult, frozen=True, kw_only=True):
-    """Result of a unit of texts or conversations; record numbers start at 0 in each unit."""
+    """Result of a unit of texts or conversations. Record numbers start at 0 in each unit."""
 
     pieces: tuple[Piece, ...]
     special_text_found: dict[str, int]
@@ -86,16 +86,16 @@ class TokenResult(UnitResult, frozen=True, kw_only=True):
 
     @property
     def documents(self) -> int:
-        """The number of documents written."""
+        """Number of documents written."""
         return sum(piece.documents for piece in self.pieces)
 
     @property
     def tokens(self) -> int:
-        """The number of tokens written."""
+        """Number of tokens written."""
         return sum(piece.length for piece in self.pieces)
 
     def hashes(self) -> dict[str, str]:
-        """Return the SHA-256 of every file of the unit, by name."""
+        """Return the SHA-256 of every file of the unit, by file name."""
         found = {
             f"{piece.stem}.{kind}": file.sha256
             for piece in self.pieces
@@ -109,31 +109,34 @@ B_co = TypeVar("B_co", bound=Batch, covariant=True)
 
 
 class RecordReader(Protocol[B_co]):
-    """Reader of the batches of a span."""
+    """Reader of the records of a span, in batches."""
 
     def batches(self) -> Iterator[B_co]:
-        """Yield all records of the span, in order."""
+        """Yield batches with all records of the span, in order."""
 
     @property
     def chunk_digests(self) -> list[str]:
-        """Digests of the chunks of the span, for the fingerprint; complete after `batches`."""
+        """Return the digests of the span's chunks, for the fingerprint.
+
+        They are complete when `batches` has ended.
+        """
 
 
 class SplitSink(Protocol):
-    """Sink of the documents of one split."""
+    """Writer of the documents of one split."""
 
     special_text: Counter[str]
     unknown: int
 
     def flush(self) -> int:
-        """Write the documents that are buffered; return the number of tokens written."""
+        """Write the buffered documents, and return the number of tokens written."""
 
     def finish(self) -> list[Piece]:
-        """Close the last piece and return all pieces."""
+        """Close the last piece, and return all pieces."""
 
 
 class RecordUnit(ABC, Generic[B]):
-    """Work on one unit: the part that texts and conversations share."""
+    """Work on one unit, as far as it is the same for texts and conversations."""
 
     forgiven: frozenset[str] = frozenset()
     """Reject reasons that never stop the build, even with `on_error` "error"."""
@@ -168,18 +171,21 @@ class RecordUnit(ABC, Generic[B]):
     @property
     @abstractmethod
     def sinks(self) -> Sequence[SplitSink]:
-        """The sink of each split, in the order of the plan's splits."""
+        """The writers of the splits, in the order of the plan's splits."""
 
     @abstractmethod
     def reader(self, source: Source, span: Span) -> RecordReader[B]:
-        """Return the reader of a span of the unit."""
+        """Return a reader of the records in `span`, which is a part of `source`."""
 
     @abstractmethod
     def route(self, batch: B, span: Span) -> int:
-        """Pass the documents of `batch` to the sinks of their splits; return the tokens written."""
+        """Pass each document of `batch` to the writer of its split.
+
+        Return the number of tokens written, which does not include buffered documents.
+        """
 
     def run(self) -> TokenResult:
-        """Do the unit: write its files to the scratch directory."""
+        """Process the unit: write its files to the scratch directory, and return the result."""
         with self._rejects:
             return self._run()
 
@@ -205,7 +211,10 @@ class RecordUnit(ABC, Generic[B]):
         )
 
     def hashes(self, keys: Sequence[bytes]) -> Hashes:
-        """Return the uint64 hash of each split key, which decides the split."""
+        """Return a uint64 hash of each split key. The hash decides the split of a document.
+
+        If there is only one split, all hashes are 0.
+        """
         if len(self._ends) == 1:
             return np.zeros(len(keys), np.uint64)  # one split takes all
         hashes = hash_keys(keys, self._plan.splitting.seed)
@@ -260,7 +269,7 @@ class RecordUnit(ABC, Generic[B]):
 
 
 class TextTask:
-    """Task that does units of texts with `encoder`."""
+    """Task that processes units of texts with `encoder`."""
 
     def __init__(self, plan: Plan[TokenPayload], encoder: Encoder) -> None:
         self._plan = plan
@@ -269,7 +278,7 @@ class TextTask:
     def run(
         self, number: int, scratch: Path, report: Report, clock: StageClock, threads: int
     ) -> TokenResult:
-        """Do unit `number`: write its files to `scratch`."""
+        """Process unit `number`: write its files to `scratch`, and return the result."""
         if threads:
             self._encoder.spread(threads)
         plan, unit = self._plan, self._plan.units[number]
@@ -296,7 +305,10 @@ class _TextUnit(RecordUnit[Batch]):
         return SpanReader(source, span, self._plan.payload.read, lap=lap)
 
     def route(self, batch: Batch, span: Span) -> int:
-        """Pass the documents of `batch` to the sinks of their splits; return the tokens written."""
+        """Pass each document of `batch` to the writer of its split.
+
+        Return the number of tokens written, which does not include buffered documents.
+        """
         if not batch.texts:
             return 0
         texts = [text.encode() for text in batch.texts]
@@ -331,13 +343,13 @@ class Load(msgspec.Struct, frozen=True, tag=True):
 
 
 class Encode(msgspec.Struct, frozen=True, tag=True):
-    """Request for the ids and offsets of `texts`; the answer may be the reason for a failure."""
+    """Request for the ids and offsets of `texts`. If encoding fails, the answer is the reason."""
 
     texts: list[str]
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Request to prepare for units; the last request before them."""
+    """Request to prepare for units. It is the last request before the units."""
 
 
 Request = Load | Encode | Ready
@@ -347,7 +359,10 @@ _PLAN = msgspec.json.Decoder(Plan[TokenPayload])
 
 
 class TokenTasks:
-    """The worker's part of the kind `tokens`: loads the engine early, and opens tasks."""
+    """The part of the kind `tokens` that runs in workers.
+
+    It loads the engine before there is a plan, and opens tasks.
+    """
 
     address = "dataprep.pipeline.tokens.task:TokenTasks"
     libraries = ("gigatoken",)
@@ -358,7 +373,7 @@ class TokenTasks:
         self._refused: str | None = None
 
     def answer(self, request: bytes, watch: Watch | None) -> bytes:
-        """Do the encoded `Request`; return the answer as JSON."""
+        """Carry out the encoded `Request`, and return the answer as JSON."""
         asked = _REQUEST.decode(request)
         if isinstance(asked, Load):
             self._load(bytes(asked.engine))
@@ -369,19 +384,25 @@ class TokenTasks:
         return b"null"
 
     def get_ready(self, engine_json: bytes) -> None:
-        """Load the reference library if gigatoken refused the tokenizer: units will use it."""
+        """Load the reference library if gigatoken could not load the tokenizer.
+
+        Units use this library then.
+        """
         if self._refused is not None:
             with contextlib.suppress(Exception):  # the coordinator reports the error
                 self._early = (TOKENIZERS, engine_json, make_encoder(TOKENIZERS, engine_json))
 
     def open_task(self, staging: Path, watch: Watch | None) -> Task:
-        """Return the task of the plan in the directory `staging`."""
+        """Return a task that processes the units of the plan in the directory `staging`."""
         plan = load_plan(staging / PLAN_NAME, _PLAN)
         with naming(plan.payload.tokenizer):
             return TextTask(plan, self.encoder(plan, staging))
 
     def encoder(self, plan: Plan[TokenPayload], staging: Path) -> Encoder:
-        """Return the encoder of `plan`; raise `IncompatibleError` if it gives other ids."""
+        """Return the encoder that the plan names, loaded from the directory `staging`.
+
+        Raises `IncompatibleError` if it gives other ids for the probes than the plan has.
+        """
         with storage_errors(staging):
             engine_json = read_own(staging / ENGINE_NAME)
         name = plan.payload.encoding.engine
@@ -410,7 +431,7 @@ class TokenTasks:
 
 
 def _check_probes(payload: TokenPayload, encoder: Encoder) -> None:
-    """Raise `IncompatibleError` unless `encoder` gives the ids of the probes in the plan."""
+    """Raise `IncompatibleError` unless `encoder` gives the ids that the plan has for its probes."""
     ids, offsets = encoder.encode([probe.text.encode() for probe in payload.probes])
     for number, probe in enumerate(payload.probes):
         if tuple(ids[offsets[number] : offsets[number + 1]].tolist()) != probe.ids:
@@ -422,7 +443,7 @@ def _check_probes(payload: TokenPayload, encoder: Encoder) -> None:
 
 
 class TextSink:
-    """Sink of the texts of one split: it buffers them, encodes them together and writes pieces."""
+    """Writer of the texts of one split, which buffers texts and encodes them together."""
 
     def __init__(
         self,
@@ -447,14 +468,17 @@ class TextSink:
         self._bytes = 0
 
     def add(self, texts: list[bytes], rows: DocumentRows) -> int:
-        """Buffer UTF-8 `texts`; return the number of tokens written, 0 until the buffer is full."""
+        """Buffer UTF-8 `texts`, and write all buffered texts if the buffer is full.
+
+        Return the number of tokens written, which is 0 until the buffer is full.
+        """
         self._texts += texts
         self._rows.append(rows)
         self._bytes += int(rows.sizes.sum())
         return self.flush() if self._bytes >= self._encoder.batch_bytes else 0
 
     def flush(self) -> int:
-        """Encode and write the buffered documents; return the number of tokens written."""
+        """Encode and write the buffered documents, and return the number of tokens written."""
         if not self._texts:
             return 0
         self._lap("split")
@@ -478,7 +502,7 @@ class TextSink:
         ids: npt.NDArray[np.uint32],
         offsets: npt.NDArray[np.int64],
     ) -> int:
-        """Write the documents of a slice, with BOS and EOS; return the number of tokens written."""
+        """Write the given documents with BOS and EOS, and return the number of tokens written."""
         encoding = self._encoding
         self._counter.count(texts, ids)
         if encoding.unknown is not None:
@@ -493,12 +517,12 @@ class TextSink:
         return len(stored)
 
     def finish(self) -> list[Piece]:
-        """Close the last piece and return all pieces."""
+        """Close the last piece, and return all pieces."""
         return self._writer.finish()
 
 
 def _slices(sizes: npt.NDArray[np.int64]) -> list[slice]:
-    """Return slices of documents of about `_SLICE_BYTES` of text each.
+    """Return slices that divide the documents into parts of about `_SLICE_BYTES` of text each.
 
     >>> _slices(np.array([2, 1]) << 20), _slices(np.array([1, 1, 1]))
     ([slice(0, 1, None), slice(1, 2, None)], [slice(0, 3, None)])
