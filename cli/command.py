@@ -28,7 +28,7 @@ __all__ = [
 
 
 class _LocalPath(click.Path):
-    """Path type whose existence and permissions click does not check.
+    """Path type that lets click check neither existence nor permissions.
 
     The command itself reports an unreadable file, because that is not a usage error.
     """

@@ -20,7 +20,7 @@ __all__ = ["OptionHelp", "options_of"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptionHelp:
-    """Help text of the option for one field, and how the help shows the option."""
+    """Help of the option for one field: its section, text, placeholder and default."""
 
     section: str
     help: str

@@ -155,7 +155,7 @@ def message(text: str) -> None:
 
 
 def abandon_broken_streams() -> None:
-    """Redirect output streams that cannot be flushed to /dev/null.
+    """Redirect to /dev/null the output streams that cannot be flushed.
 
     Otherwise Python would try to flush them again at exit, and fail.
     """

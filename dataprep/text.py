@@ -219,7 +219,10 @@ def _argument(option: re.Match[str]) -> str:
 
 
 def _tokenizer_fields(tokenizer: Any) -> dict[str, Any]:
-    """Return the fields of `TextSource` that describe `tokenizer`: a name, a file or a function."""
+    """Return the fields of `TextSource` that describe `tokenizer`.
+
+    They hold a name or path, the contents of tokenizer.json, or a function that encodes a text.
+    """
     if tokenizer is None or isinstance(tokenizer, str | os.PathLike):
         return {"tokenizer": None if tokenizer is None else os.fspath(tokenizer)}
     named = {role: getattr(tokenizer, role, None) for role in _ROLES}

@@ -108,7 +108,7 @@ def records_text(records: Mapping[str, Any]) -> str:
 def input_rows(inputs: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return a table row for each of the first `SHOWN_INPUTS` inputs.
 
-    If there are more inputs, a last row gives the number of the rest.
+    If there are more inputs, a last row says how many are not shown.
     """
     rows = [
         ("" if number else "inputs",

@@ -144,8 +144,8 @@ def command(
     """Show what a step is made of, or which steps see a document.
 
     PATH is a directory made by `dataprep build`; several make a mixture. The order is computed from
-    the options of the loader or from its saved state, so nothing is trained. Any step of any epoch
-    can be shown, with the files and byte offsets that its documents were read from.
+    the options that the loader had, or from its saved state; no training run is needed. Any step of
+    any epoch can be shown, with the files and positions that its documents were read from.
     """
     from dataprep.formats.read.dataset import open_dataset
     from dataprep.runtime.order.skips import read_skips

@@ -234,7 +234,7 @@ def _mixture(
 def _skips_of(
     datasets: Sequence[Dataset], names: Sequence[str], skip: Skips | Mapping[str, Skips] | None
 ) -> dict[Dataset, Skips]:
-    """Return the skip lists by dataset.
+    """Return the skip list of each dataset that has one, by dataset.
 
     Raise `UsageError` if `skip` is a single list or names an unknown path.
     """
@@ -291,7 +291,7 @@ def _order(state: State) -> State:
 def _as_in(state: State, options: OrderOptions, names: Sequence[str]) -> OrderOptions:
     """Return `options` in which each None is replaced by the value in `state`.
 
-    Raise `IncompatibleError` if an option contradicts the state.
+    Raise `IncompatibleError` if `options.rows` differs from the rows in `state`.
     """
     order = _order(state)
     kind = order.get("rows") if order.get("kind") == "mixture" else order.get("kind")
@@ -341,7 +341,10 @@ def _number(value: Any) -> int | None:
 
 
 def _skips(state: State, names: Sequence[str]) -> Skips | dict[str, Skips]:
-    """Return the skip list in `state`, or, for a mixture, the skip lists by name of dataset."""
+    """Return the skip list in `state`, or, for a mixture, the skip lists by name of dataset.
+
+    Raise the error for a damaged state if they are invalid.
+    """
     from dataprep.runtime.loader.state_errors import damaged
     from dataprep.runtime.order.skips import Skips
 

@@ -193,7 +193,8 @@ def dump_json(manifest: msgspec.Struct) -> bytes:
 def read(directory: Path) -> bytes:
     """Return the bytes of `directory`/config.json.
 
-    Raise an error that gives advice if `directory` is not a dataset.
+    Raise `InputError` if `directory` is not a directory of dataprep, and `IntegrityError` if it has
+    no config.json because a build did not finish.
     """
     if not directory.is_dir():
         refuse_other_layout(directory)
@@ -278,7 +279,8 @@ Decoded = TypeVar("Decoded")
 def decode(decoder: msgspec.json.Decoder[Decoded], data: bytes) -> Decoded:
     """Return the manifest in `data`, the bytes of a config.json that `read_header` has accepted.
 
-    Raise an error about config.json if `decoder` cannot read them.
+    Raise `IncompatibleError` if its structure is unknown, and `IntegrityError` if it is not valid
+    JSON.
     """
     try:
         return decoder.decode(data)

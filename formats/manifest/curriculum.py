@@ -12,9 +12,10 @@ of the pair:
 2. ``keyword``: the plain mean of K, scaled to length 1;
 3. ``residual``: q - c, not scaled.
 
-For a pair without a cluster, variants 1 and 3 are zero vectors; for a pair without keywords,
-variant 2 is. A vector of length 0 remains the zero vector. The centroid distance is the cosine
-distance of q and c, from 0 to 2. It is 1 if a direction is missing (no cluster, or a zero vector).
+For a pair without a cluster, variants 1 and 3 are the zero vector. For a pair without keywords,
+variant 2 is the zero vector. A vector of length 0 remains the zero vector when it is scaled. The
+centroid distance is the cosine distance of q and c, from 0 to 2. It is 1 if a direction is missing
+(no cluster, or a zero vector).
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ relies on the id.
 
 `recipe_id` is the SHA-256 of the canonical JSON of ``["dataprep recipe 1", versions, kind, inputs,
 parts]``. Inputs are described by their content, not by their names. Here `parts` are the options
-that the output depends on, without engines and counts. docs/format.md defines both ids in full.
+that affect the data, which the engine and the number of workers do not. docs/format.md defines both
+ids in full.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class AnyManifest(Protocol):
 
     @property
     def inputs(self) -> tuple[InputEntry, ...]:
-        """The inputs. It is empty if they are in a side file."""
+        """The inputs, or an empty tuple if they are in a side file."""
         ...
 
     @property

@@ -79,10 +79,10 @@ class _RecordOffsets(OffsetCursor):
 def _check_scores(
     reader: Reader, shard: ShardEntry, form: str, starts: _RecordOffsets | None
 ) -> None:
-    """Check that `form` allows every score.
+    """Raise `Refused` about the first score that `form` does not allow.
 
-    In the form ``groups``, also check that either all documents of a record have a score or none
-    has. This needs the first documents of records, `starts`.
+    In the form ``groups``, also raise it if only some documents of a record have a score. This
+    needs the first documents of records, which `starts` reads.
     """
     header = reader.expect_array("<f4", (shard.documents,))
     given = np.zeros(0, np.bool_)  # True if the document before the chunk has a score

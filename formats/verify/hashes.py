@@ -81,7 +81,10 @@ def _crc(data: npt.NDArray[np.uint8] | Crcs) -> int:
 
 @cache
 def _crc_of_zeros() -> int:
-    """Return the CRC-32 of a block of zeros: what the inversions add to that of a whole block."""
+    """Return the CRC-32 of a MiB of zeros.
+
+    This is what the initial and final inversion add to the CRC-32 of every whole block.
+    """
     return zlib.crc32(bytes(BLOCK_BYTES))
 
 

@@ -1,4 +1,4 @@
-"""Conservation of records: each is in exactly one split or in rejects.jsonl.
+"""Checks that no record is lost or doubled: each is in exactly one split or in rejects.jsonl.
 
 In datasets of arrays the splits contain row numbers, and each row is in exactly one split.
 
@@ -58,7 +58,7 @@ class _SplitNumbers:
 
 
 def check_records(run: Verification, manifest: Manifest) -> None:
-    """Check index files and rejects.jsonl, and that no record is missing but the removed ones."""
+    """Check index files and rejects.jsonl, and that only removed records are in neither."""
     records = manifest.records
     indexes = [
         _SplitNumbers(files=_id_files(split), limit=records.read, distinct=split.records,
@@ -84,8 +84,8 @@ def check_records(run: Verification, manifest: Manifest) -> None:
 def check_row_splits(run: Verification, manifest: ArrayManifest) -> None:
     """Check index files and rejects.jsonl of a dataset of arrays.
 
-    Reading the manifest has checked that the splits have as many rows as the arrays. So no row is
-    missing if none is in two splits.
+    When the manifest was read, it was checked that the splits together have as many rows as the
+    arrays. So it is enough to check that no row is in two splits: then no row is missing.
     """
     indexes = [
         _SplitNumbers(
@@ -356,9 +356,9 @@ def _bad_line(reader: Reader, number: int, start: int, line: bytes, problem: str
 
 
 def _lines(reader: Reader) -> Iterator[tuple[int, bytes]]:
-    """Yield for each line its first byte in the file, and its text without the line feed.
+    """Yield (offset of its first byte, bytes without the line feed) for each line of the file.
 
-    Raise `Refused` if a line is too long or the last line does not end.
+    Raise `Refused` if a line is too long or the last line does not end with a line feed.
     """
     at, rest = 0, b""
     while piece := bytes(reader.read()):

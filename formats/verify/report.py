@@ -150,17 +150,14 @@ class VerifyReport:
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the most serious finding, which is the smallest one, or 0 without findings.
+        """Smallest exit code of the findings, or 0 if there are none.
 
-        It is 3 if a finding is damage of the dataset, and 4, 5 or 6 for other findings.
+        The smallest is that of the most serious finding: 3 (damage) comes before 4, 5 and 6.
         """
         return min((finding.exit_code for finding in self.findings), default=0)
 
     def adding(self, findings: Iterable[Finding] = (), notes: Iterable[str] = ()) -> VerifyReport:
-        """Return a copy of the report with more findings and notes.
-
-        Checks outside this package use it.
-        """
+        """Return a copy of the report with `findings` and `notes` added."""
         return replace(self, findings=(*self.findings, *findings), notes=(*self.notes, *notes))
 
     def as_dict(self) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def _check_pin(run: Verification, digest: str, expect: str | None) -> None:
 def _check_listing(run: Verification, plan: VerifyPlan) -> list[str]:
     """Add findings about missing, wrong and unlisted files.
 
-    Return the names of unlisted files that are ignored, such as those of the operating system.
+    Return the names of the unlisted files that are ignored, such as .DS_Store.
     """
     folders = _folders(run, plan)
     lost: set[str] = set()

@@ -27,7 +27,7 @@ class Executor(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Sentences for the user about accidents, such as workers that were replaced."""
+        """Sentences for the user about unexpected events, such as workers that were replaced."""
 
     def run(
         self,

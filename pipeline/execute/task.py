@@ -194,9 +194,10 @@ def temporary_name() -> str:
 def run_unit(
     task: Task, number: int, units: Path, report: Report, *, clock: StageClock, threads: int = 1
 ) -> UnitResult:
-    """Process unit `number` with `task`, and publish it in the directory `units` by one rename.
+    """Process unit `number` with `task`, publish it in the folder `units`, and return its result.
 
-    Return the result. If another process has published the unit already, its equal files remain.
+    The unit is published by one rename. If another process has published the same unit before, the
+    files of that process remain, which have equal bytes.
     """
     scratch = units / temporary_name()
     create_directory(scratch)

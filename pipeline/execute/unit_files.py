@@ -126,7 +126,7 @@ class Marks:
         tokens: npt.NDArray[np.bool_] | npt.NDArray[np.int64] | slice,
         documents: npt.NDArray[np.intp] | slice,
     ) -> Marks:
-        """Return the mask at `tokens` and the scores at `documents`."""
+        """Return the mask of the selected `tokens` and the scores of the selected `documents`."""
         scores = None if self.scores is None else self.scores[documents]
         return Marks(mask=self.mask[tokens], scores=scores)
 
@@ -165,12 +165,10 @@ class PieceWriter:
         rows: DocumentRows,
         marks: Marks | None = None,
     ) -> None:
-        """Append documents, which have the concatenated `ids` and these `lengths`.
+        """Append documents, whose ids are concatenated in `ids` and have these `lengths`.
 
-        The ids must already have the stored type.
-
-        All documents of a record must come in one call, and `marks` must be given in all calls or
-        in none.
+        The ids must already have the stored type. All documents of a record must come in one call,
+        and `marks` must be given in all calls or in none.
         """
         if self._open is None:
             stem = f"{self._split}-{len(self._done)}"
@@ -181,7 +179,7 @@ class PieceWriter:
             self.finish()
 
     def finish(self) -> list[Piece]:
-        """Close the last piece and return all pieces."""
+        """Close the last piece and return all pieces, in order."""
         if self._open is not None:
             self._done.append(self._open.close(added=self._added, keys=self._keys))
             self._open = None

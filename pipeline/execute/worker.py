@@ -183,13 +183,13 @@ class _Worker:
         self._emit(Event(unit=NO_UNIT, answer=found[0]) if event.finished else event)
 
     def plan(self, staging: str) -> None:
-        """Set the staging directory."""
+        """Set the staging directory in which the worker finds the plan and stores units."""
         self._staging = Path(staging)
 
     def unit(self, number: int, threads: int) -> None:
-        """Process unit `number`. If the plan is not open, open it first.
+        """Process unit `number`, and open the plan before the first unit.
 
-        If that fails, emit an event.
+        If the plan cannot be opened, emit an event with the error.
         """
         if self._task is None:
             event = _attempt(number, self._open)
