@@ -1,8 +1,8 @@
 """Array files (.npy, .npz, .safetensors and .pt), read in blocks of rows.
 
 Every size in a header is compared with the size of the file before memory is allocated. A pickle
-that could run code is refused. The members of a .npz, stored or compressed, are read front to back,
-a block of each in turn; of the other files any rows can be read.
+that could run code raises an error. The members of a .npz, which may be compressed, are read from
+beginning to end, block by block. In files of the other formats, any range of rows can be read.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ Array = npt.NDArray[Any]
 
 
 class ArrayLayout(NamedTuple):
-    """Layout of an array in its file: `rows` rows of `shape` and `dtype`, `stride` bytes apart.
+    """Layout of an array in its file: where its rows begin, and their shape and dtype.
 
-    The first row starts at byte `offset` of the file or .npz member. For bfloat16, `dtype` is
-    uint16.
+    The array has `rows` rows of the given `shape` and `dtype`. They begin `stride` bytes apart, and
+    the first row begins at byte `offset` of the file or .npz member. For bfloat16 numbers,
+    `bfloat16` is True and `dtype` is uint16.
     """
 
     dtype: np.dtype[Any]
@@ -69,15 +70,22 @@ class ArrayFile(Protocol):
         """Return the layouts of the arrays by name."""
 
     def read(self, name: str, start: int, stop: int) -> Array:
-        """Return the rows `start` to `stop` of an array; in a .npz they must be read in order."""
+        """Return the rows `start` (inclusive) to `stop` (exclusive) of the array `name`.
+
+        The rows of a .npz member must be read in order, from row 0 on.
+        """
 
     def decoding(self) -> AbstractContextManager[None]:
-        """Return a context in which errors of the library that reads become an `InputError`."""
+        """Return a context manager that turns errors of the reading library into `InputError`."""
 
 
 @contextlib.contextmanager
 def open_array_file(source: Source) -> Iterator[ArrayFile]:
-    """Open an array file; raise `InputError` if it has changed, before or after the block."""
+    """Open an array file for the duration of the block.
+
+    Raise `InputError` if the file has changed since the build was planned. This is checked before
+    and after the block.
+    """
     check_unchanged(source)
     with reading(source.path):
         if source.format == "pt":
@@ -108,7 +116,7 @@ def _decoding(source: Source) -> AbstractContextManager[None]:
 
 
 def _bounded(layout: ArrayLayout, source: Source) -> ArrayLayout:
-    """Return `layout`, or raise `InputError` if a row of it is larger than a record may be."""
+    """Return `layout`. Raise `InputError` if its rows are larger than `MAX_RECORD_BYTES`."""
     if layout.rows and layout.stride > MAX_RECORD_BYTES:
         raise input_error(
             f"its rows have {layout.stride:,} bytes, over the limit of {MAX_RECORD_BYTES:,}",
@@ -120,7 +128,11 @@ def _bounded(layout: ArrayLayout, source: Source) -> ArrayLayout:
 def _read_npy_header(
     stream: BinaryIO | FileIO, source: Source, name: str
 ) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Return dtype and shape from the .npy header in `stream`, and leave that at the data."""
+    """Return the dtype and shape from the .npy header in `stream`.
+
+    Afterwards the stream is positioned at the data. Raise `InputError` if the array holds Python
+    objects, has no rows, or is stored column by column.
+    """
     read: Any = np.lib.format
     with _decoding(source):
         version = read.read_magic(stream)
@@ -148,7 +160,7 @@ def _read_npy_header(
 
 
 class _FlatFile:
-    """Open .npy or .safetensors file, whose rows lie one after the other."""
+    """A .npy or .safetensors file that has been opened. Any rows can be read from it directly."""
 
     def __init__(self, source: Source, stream: FileIO) -> None:
         self._source, self._stream = source, stream
@@ -218,9 +230,10 @@ class _FlatFile:
 
 
 class _NpzFile:
-    """Open .npz archive.
+    """A .npz archive that has been opened.
 
-    Members that hold no rows of numbers are ignored; `InputError` is raised if all are such.
+    Members that are not arrays of rows of numbers are ignored. Raise `InputError` if the archive
+    has only such members.
     """
 
     def __init__(self, source: Source, archive: zipfile.ZipFile) -> None:
@@ -245,7 +258,7 @@ class _NpzFile:
         return _decoding(self._source)
 
     def _open(self, name: str) -> tuple[BinaryIO, ArrayLayout]:
-        """Return an open member, positioned at its data, and its layout."""
+        """Return a stream positioned at the data of the member `name`, and its layout."""
         info = self._archive.getinfo(name)
         stream: Any = self._archive.open(info)
         try:
@@ -277,7 +290,10 @@ class _NpzFile:
 
 
 class _TorchFile:
-    """Open .pt file with tensors by name, or one tensor, which gets the name `ARRAY_NAME`."""
+    """A .pt file that has been opened. It holds a dictionary of tensors, or a single tensor.
+
+    A single tensor gets the name `ARRAY_NAME`.
+    """
 
     def __init__(self, source: Source) -> None:
         import torch

@@ -1,8 +1,9 @@
-"""Tables of Arrow rows: Parquet files, Arrow files and Hugging Face datasets, read in batches.
+"""Tables of Arrow rows (Parquet files, Arrow files, Hugging Face datasets), read in batches.
 
-Only the wanted columns are read, a few megabytes of them at a time. A span of a Parquet file is a
-range of row groups, one of a Hugging Face dataset a range of rows; an Arrow file is read whole,
-front to back, and never mapped. A record is a row, and its offset the number of the row.
+Only the wanted columns are read, a few megabytes at a time. A span of a Parquet file is a range of
+row groups. A span of a Hugging Face dataset is a range of rows. An Arrow file has only one span: it
+is read from beginning to end, and is not memory-mapped. Each row is a record, and the row number is
+the offset of the record.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ __all__ = [
 
 
 def arrow_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions that Arrow raises when it converts values of a damaged file."""
+    """Return the exception types that Arrow raises while it converts values of a damaged file."""
     import pyarrow as pa
 
     return pa.ArrowException, SystemError  # SystemError for decreasing offsets
@@ -51,9 +52,9 @@ def arrow_errors() -> tuple[type[Exception], ...]:
 class BatchLimits:
     """Limits on the number of rows that are decoded together.
 
-    At most `rows`, and at most as many as have `bytes` on average in the wanted columns. If a
-    Parquet column has a dictionary whose longest text has n bytes, at most ``for_text(n)``, since
-    every row may hold that text.
+    A batch has at most `rows` rows, and about `bytes` bytes in the wanted columns. The function
+    `for_text` gives a further limit for Parquet columns with a dictionary. It is called with the
+    length in bytes of the longest text in the dictionary, because every row may hold that text.
     """
 
     rows: int
@@ -61,7 +62,7 @@ class BatchLimits:
     for_text: Callable[[int], int] | None = None
 
     def fitting(self, row_bytes: int) -> int:
-        """Return the largest number of rows of `row_bytes` bytes within the limits, at least one.
+        """Return how many rows of `row_bytes` bytes each fit the limits, at least 1.
 
         >>> BatchLimits(rows=4096, bytes=1 << 20).fitting(1000)
         1048
@@ -81,23 +82,34 @@ class Table(Protocol):
         """Return the span of all rows."""
 
     def decoding(self, of: ErrorTypes = Exception) -> AbstractContextManager[None]:
-        """Return a context in which exceptions of the types `of` become an `InputError`."""
+        """Return a context manager that turns exceptions of the types `of` into an `InputError`."""
 
     def first_row(self, span: Span) -> int:
         """Return the number of the first row of `span`."""
 
     def stored_bytes(self, span: Span) -> Callable[[int], int]:
-        """Return a function that maps a number of rows of `span` to the stored bytes of them."""
+        """Return a function that converts a number of rows of `span` to stored bytes.
+
+        The rows are counted from the start of the span. Only the difference between two results is
+        meaningful.
+        """
 
     def batches(self, span: Span, columns: Sequence[str], limits: BatchLimits) -> Iterator[Any]:
-        """Yield the rows of `span` as record batches with `columns`; dots reach into structs."""
+        """Yield the rows of `span` as Arrow record batches that contain the given `columns`.
+
+        A dotted name, such as ``meta.body``, selects a field inside a struct.
+        """
 
 
 @contextlib.contextmanager
 def open_table(
     source: Source, config: str | None = None, split: str | None = None
 ) -> Iterator[Table]:
-    """Open a table; raise `InputError` if `source` has changed, before or after the block."""
+    """Open a table for the duration of the block.
+
+    Raise `InputError` if `source` has changed since the build was planned. This is checked before
+    and after the block.
+    """
     if source.format == "hf":
         yield _DatasetTable(source, hf_dataset(source, config, split))
         hf_files(source, config, split)  # raises if they have changed
@@ -122,10 +134,11 @@ def portions(
     batches: Iterable[Any],
     convert: Callable[[Any, int, int], Iterable[P]],
 ) -> Iterator[P]:
-    """Yield the portions that `convert` makes of `batches`, which are the rows of `span`.
+    """Yield the portions that `convert` makes of `batches`, the record batches of `span`.
 
-    ``convert(rows, row, record)`` gets the numbers of its first row in the table and in the span;
-    exceptions of `arrow_errors` in it become an `InputError`. Each portion gets its `consumed`.
+    The function is called as ``convert(rows, row, record)`` with a record batch, the number of its
+    first row in the table, and the number of that row in the span. If the function raises one of
+    `arrow_errors`, raise `InputError`. The `consumed` of each portion is set to its stored bytes.
     """
     with table.decoding():
         first, stored = table.first_row(span), table.stored_bytes(span)
@@ -142,7 +155,7 @@ def portions(
 def first_rows(
     table: Table, columns: Sequence[str], rows: int, limits: BatchLimits
 ) -> Iterator[Any]:
-    """Yield record batches from the start of `table` until they have at least `rows` rows."""
+    """Yield record batches from the start of `table`, until they have at least `rows` rows."""
     for batch in each_decoded(table.batches(table.whole, columns, limits), table.decoding):
         yield batch
         rows -= batch.num_rows
@@ -151,9 +164,10 @@ def first_rows(
 
 
 def column_steps(path: str, names: Sequence[str]) -> list[str]:
-    """Return the names that lead to the field `path` of a table with the columns `names`.
+    """Return the names of the column and of the struct fields that lead to the field `path`.
 
-    A column whose own name holds dots takes precedence over nested ones.
+    The columns of the table are `names`. A column whose own name contains dots takes precedence
+    over a field inside a struct.
 
     >>> column_steps("meta.body", ["meta"]), column_steps("meta.body", ["meta", "meta.body"])
     (['meta', 'body'], ['meta.body'])
@@ -162,7 +176,10 @@ def column_steps(path: str, names: Sequence[str]) -> list[str]:
 
 
 def column_of(rows: Any, path: str) -> Any:
-    """Return the field `path` of Arrow rows; null where a struct that holds it is null."""
+    """Return the field `path` of Arrow rows as a column.
+
+    A value is null where a struct that contains the field is null.
+    """
     import pyarrow.compute as pc
 
     first, *rest = column_steps(path, rows.schema.names)
@@ -177,7 +194,7 @@ def _top_columns(columns: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 class _ParquetTable:
-    """Parquet file as a table; a span is a range of row groups."""
+    """Parquet file as a table. A span is a range of row groups."""
 
     def __init__(self, source: Source, file: Any) -> None:
         self._source, self._file = source, file
@@ -223,7 +240,7 @@ class _ParquetTable:
 
 
 class _DatasetTable:
-    """Hugging Face dataset as a table; a span is a range of rows."""
+    """Hugging Face dataset as a table. A span is a range of rows."""
 
     def __init__(self, source: Source, dataset: Any) -> None:
         self._source, self._dataset = source, dataset
@@ -250,7 +267,7 @@ class _DatasetTable:
 
 
 class _ArrowTable:
-    """Arrow file as a table, in the file or the stream format; the only span is all of it."""
+    """Arrow file as a table, in the file or the stream format. Its only span is the whole file."""
 
     whole = Span(0, 0, 1)
 

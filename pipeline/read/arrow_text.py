@@ -1,7 +1,8 @@
 """Texts and split keys from tables of Arrow rows.
 
-At most 8 MiB of text at a time, or one record, become Python objects: with a dictionary or a view a
-small table can hold any amount of text.
+At most 8 MiB of text (or a single larger record) is converted to Python objects at a time. Columns
+with a dictionary or of a view type can repeat a text in many rows, so that a small table would
+otherwise use any amount of memory.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ def text_batches(
     config: str | None = None,
     split: str | None = None,
 ) -> Iterator[Batch]:
-    """Yield the rows of `span` as batches of records.
+    """Yield the rows of `span` as batches of text records.
 
-    `config` and `split` select a part of a Hugging Face dataset.
+    The arguments `config` and `split` select a part of a Hugging Face dataset.
     """
     columns = TextColumns(field, key_field, source.name)
     rows = _BATCH_ROWS if source.format == "hf" else _DECODED_ROWS
@@ -56,7 +57,10 @@ def text_batches(
 
 
 def _joined(batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield Arrow tables of at most `_BATCH_ROWS` rows, or about `_BATCH_BYTES`."""
+    """Yield Arrow tables, each of which combines several of `batches`.
+
+    A table is complete once it has `_BATCH_ROWS` rows or `_BATCH_BYTES` bytes.
+    """
     import pyarrow as pa
 
     waiting: list[Any] = []
@@ -72,7 +76,10 @@ def _joined(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 class TextColumns:
-    """Converter of Arrow rows to batches: a column of texts and, if given, one of split keys."""
+    """Converter from Arrow rows to batches of text records.
+
+    It reads a column of texts and, if `key_field` is given, a column of split keys.
+    """
 
     def __init__(self, field: str, key_field: str | None, name: str) -> None:
         self.field = field
@@ -85,7 +92,10 @@ class TextColumns:
         return [self.field] + ([self.key_field] if self.key_field else [])
 
     def check(self, schema: Any) -> None:
-        """Raise `InputError` unless the columns exist and hold text (and a text or integer key)."""
+        """Raise `InputError` unless the columns exist and have usable types.
+
+        Texts must be strings, and split keys must be strings or integers.
+        """
         import pyarrow.types as kinds
 
         kind = self._type_of(schema, self.field)
@@ -130,7 +140,10 @@ class TextColumns:
         return kind.value_type if kinds.is_dictionary(kind) else kind
 
     def batches(self, rows: Any, first_row: int, first_record: int) -> Iterator[Batch]:
-        """Yield the records of `rows` in batches of at most `TEXT_BYTES` of text, or one record."""
+        """Yield the records of `rows` in batches of at most `TEXT_BYTES` bytes of text.
+
+        A larger record has a batch of its own.
+        """
         sizes = self._sizes(rows, self.field)
         weights = sizes + self._sizes(rows, self.key_field) if self.key_field else sizes
         for start, stop in pairwise(_cuts(weights)):
@@ -172,7 +185,10 @@ class TextColumns:
         return batch
 
     def _sizes(self, rows: Any, path: str) -> npt.NDArray[np.int64]:
-        """Return the length in bytes of each text, int64 [rows]; 0 for nulls and integers."""
+        """Return the length in bytes of each text in the column `path`, int64 [rows].
+
+        Nulls and integers have length 0.
+        """
         import pyarrow as pa
 
         column = column_of(rows, path)
@@ -206,7 +222,10 @@ def _sizes_of(array: Any) -> npt.NDArray[np.int64]:
 
 
 def _cuts(sizes: npt.NDArray[np.int64]) -> list[int]:
-    """Return the bounds of batches of rows with `sizes` bytes; a huge row has its own batch."""
+    """Return the row numbers between which the batches lie, for rows of `sizes` bytes.
+
+    A batch has at most `TEXT_BYTES` bytes. A larger row has a batch of its own.
+    """
     ends = np.cumsum(sizes)
     huge = np.flatnonzero(sizes > MAX_RECORD_BYTES).tolist()
     forced = sorted({*huge, *(row + 1 for row in huge), len(sizes)})

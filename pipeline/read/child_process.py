@@ -1,13 +1,14 @@
-"""A child process for libraries that may crash on a file; a crash becomes an error of the file.
+"""Child process for libraries that may crash while they read a file.
 
-One byte in a Parquet file can abort the process that reads it, without an exception. Within
-`reading_apart()` the functions decorated with `apart` and `streamed_apart` run in one child
-process, which starts with the first of them; elsewhere (in a worker, whose death the coordinator
-reports) they run in the calling process. They must be functions of a module, with arguments and
-results that can be pickled.
+One wrong byte in a Parquet file can abort the process that reads it, without an exception. Inside a
+`reading_apart()` block, functions decorated with `apart` or `streamed_apart` therefore run in a
+child process, and a crash becomes an error about the file. All calls use the same child, which the
+first call starts. Outside such a block the functions run in the calling process. Workers call them
+there, because the coordinator reports the crash of a worker. Decorated functions must be defined at
+the top level of a module, and their arguments and results must be picklable.
 
-The child is a fork, which costs some milliseconds, or a fresh interpreter where this process has
-loaded a library with locks and has threads that may hold them.
+The child is a fork, which starts in some milliseconds. If this process has several threads and has
+loaded a library with locks, the child is a new interpreter instead.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ T = TypeVar("T")
 
 
 def crash_error(where: str, number: int) -> InputError:
-    """Return the error of a file whose reader crashed with the signal `number`."""
+    """Return the error about the file `where`, whose reader crashed with the signal `number`."""
     return InputError(
         f"cannot be read: the library that reads it crashed ({signal.Signals(number).name})",
         where=where, code="E_CRASH", remedy="Fetch or write the file again.",
@@ -70,7 +71,7 @@ def crash_error(where: str, number: int) -> InputError:
 
 
 class _Child:
-    """Child process and the connection to it, for one request at a time."""
+    """Child process and the connection to it. It answers one request at a time."""
 
     def __init__(self) -> None:
         from multiprocessing.connection import Pipe
@@ -87,10 +88,10 @@ class _Child:
         self._status: int | None = None
 
     def ask(self, where: str, *request: object, done: Callable[..., object] | None = None) -> Any:
-        """Return the answer to `request`, or raise the exception that it raised in the child.
+        """Return the child's answer to `request`, or raise the exception that it caused there.
 
-        If the child dies, raise an error about the file `where`. The function that the request
-        calls may report progress, which is passed to `done` in this process.
+        If the child dies, raise an error about the file `where`. If the called function reports
+        progress, the function `done` is called in this process with the reported values.
         """
         with self._lock:
             given_up = [self._given_up.pop() for _ in range(len(self._given_up))]
@@ -111,7 +112,10 @@ class _Child:
         return answer
 
     def _exchange(self, where: str, *request: object) -> Any:
-        """Send `request`, if any, and return the answer; raise an error if the child has ended."""
+        """Send `request`, if there is one, and return the next message from the child.
+
+        Raise an error about the file `where` if the child has ended.
+        """
         try:
             if request:
                 self._connection.send(request)
@@ -120,7 +124,10 @@ class _Child:
             raise self._death(where) from None
 
     def stream(self, where: str, function: object, arguments: object) -> Generator[Any]:
-        """Yield the items of a generator that runs in the child, with a request for each item."""
+        """Yield the items of the generator `function`, which runs in the child.
+
+        A separate request is sent for each item.
+        """
         number = next(self._numbers)
         self.ask(where, "open", number, function, arguments)
         try:
@@ -140,7 +147,7 @@ class _Child:
         )  # fmt: skip
 
     def end(self) -> None:
-        """Kill the child unless it has ended: it only reads, and may never return."""
+        """Kill the child unless it has ended already. It only reads files, so nothing is lost."""
         self._connection.close()
         if self._status is None:
             ended, status = os.waitpid(self._process, os.WNOHANG)
@@ -151,7 +158,7 @@ class _Child:
 
 
 class _Scope:
-    """Number of open `reading_apart` blocks, and their child process once it has started."""
+    """State of `reading_apart`: the number of open blocks and, once started, the child process."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -170,7 +177,10 @@ _scope = _Scope()
 
 @contextlib.contextmanager
 def reading_apart() -> Iterator[None]:
-    """Run `apart` functions in a child process within the block; blocks may nest."""
+    """Run functions decorated with `apart` in a child process within the block.
+
+    Blocks may be nested. The child process ends with the outermost block.
+    """
     with _scope.lock:
         _scope.depth += 1
     try:
@@ -186,10 +196,10 @@ def reading_apart() -> Iterator[None]:
 
 
 def apart(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate `function` to run in the child process within `reading_apart` blocks.
+    """Decorate `function` so that it runs in the child process inside `reading_apart` blocks.
 
-    The first argument must be a path or have a `name`, for errors. A callable passed as `done` is
-    called in this process.
+    Its first argument must be a path or an object with a `name`, which is shown in errors. A
+    callable passed as the keyword argument `done` is called in this process.
     """
 
     @functools.wraps(function)
@@ -207,7 +217,7 @@ def apart(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def streamed_apart(function: Callable[P, Iterator[T]]) -> Callable[P, Generator[T]]:
-    """Decorate the generator function `function` to run in the child process, as `apart` does."""
+    """Decorate a generator function so that it runs in the child process, as with `apart`."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> Generator[T]:
@@ -243,7 +253,10 @@ def _fork(theirs: Connection) -> int:
 
 @contextlib.contextmanager
 def _as_if_configured() -> Iterator[None]:
-    """Prevent a warning about forks from `tokenizers`, which the child does not use."""
+    """Set TOKENIZERS_PARALLELISM within the block, so that `tokenizers` does not warn about forks.
+
+    The warning is not needed, because the child does not use `tokenizers`.
+    """
     before = os.environ.get(_PARALLELISM)
     os.environ[_PARALLELISM] = before or "false"
     try:
@@ -270,7 +283,10 @@ def _spawn(theirs: Connection) -> int:
 
 
 def serve(descriptor: int) -> NoReturn:
-    """Answer requests on the connection `descriptor` until its other end is closed."""
+    """Answer requests on the connection `descriptor`, and exit when its other end is closed.
+
+    This is the main loop of the child process.
+    """
     from multiprocessing.connection import Connection
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
@@ -321,7 +337,10 @@ def _answer(
 
 
 def _picklable(error: Exception, trace: str) -> Exception:
-    """Return `error` with the note `trace`, or an error in its place if it cannot be pickled."""
+    """Return `error` with the traceback `trace` as a note.
+
+    If `error` cannot be pickled, return a `RuntimeError` with its type and message instead.
+    """
     error.add_note(trace)
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 (our own bytes)

@@ -1,9 +1,9 @@
 """Discovery of inputs: which files a build reads, in what order, and in which format.
 
-Inputs come in the order of the arguments, and within a folder or glob in the order of their names.
-A file's suffix decides its format; for an unknown suffix, `--format` is required. Content decides
-only whether a .json file is an array or lines. The first bytes of a text file are read to detect
-compression and encodings other than UTF-8.
+Inputs are in the order of the arguments. The files of a folder or glob are sorted by name. The
+suffix of a file decides its format, and for an unknown suffix `--format` is required. Only for a
+.json file is the content examined: it may be one array or JSON lines. The first bytes of a text
+file are read to detect compression and encodings other than UTF-8.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Search(Protocol):
 def find_sources(options: Search) -> list[Source]:
     """Return all inputs of a build, in order.
 
-    Raises `InputError` for one that is missing or unusable. A Hugging Face dataset is opened (and
-    fetched, if it is on the hub).
+    Raise `InputError` if an input is missing or unusable. A Hugging Face dataset is opened and, if
+    it is on the hub, downloaded.
     """
     found: list[Path | str] = []
     for spec in options.input:
@@ -85,7 +85,7 @@ def find_sources(options: Search) -> list[Source]:
 
 
 def folder_notes(options: Search) -> tuple[str, ...]:
-    """Return notes on the files and links in input folders that the build leaves out."""
+    """Return notes about files and links in the input folders that the build does not read."""
     notes: list[str] = []
     for spec in options.input:
         folder = Path(spec)
@@ -117,9 +117,10 @@ def _notes(folder: Path, options: Search) -> Iterator[str]:
 
 
 def _conversion_remedy(suffixes: Collection[str], what: str) -> str | None:
-    """Return how to convert files with `suffixes`; None if one is neither archive nor table.
+    """Return advice on how to unpack or convert files with the given `suffixes`.
 
-    `what` is the pronoun for the files: "it" or "them".
+    Return None if a suffix belongs to neither an archive nor a table, or if there is no suffix.
+    The argument `what` is the pronoun for the files: "it" or "them".
     """
     packed, tables = _PACKED.keys() & suffixes, _TABLES.keys() & suffixes
     if not suffixes or len(packed) + len(tables) < len(suffixes):
@@ -183,7 +184,10 @@ def _expand(spec: str, options: Search) -> Iterator[Path]:
 
 
 def _is_saved(folder: Path) -> bool:
-    """Return whether `folder` is a Hugging Face dataset from `save_to_disk`, and so one input."""
+    """Return whether `folder` is a Hugging Face dataset saved by `save_to_disk`.
+
+    Such a folder is a single input.
+    """
     return any((folder / name).is_file() for name in _SAVED_DATASET)
 
 
@@ -206,10 +210,11 @@ def _expand_folder(folder: Path, options: Search) -> Iterator[Path]:
 
 
 def _content(folder: Path, options: Search) -> tuple[list[Path], list[Path]]:
-    """Return the files below `folder` and the links to folders, both sorted, without hidden ones.
+    """Return the files below `folder`, and the links to folders below it, both sorted.
 
-    The output directory is left out. Raise `OSError` for a folder that cannot be listed, and
-    `InputError` for a link to a file that does not exist.
+    Hidden files, hidden folders and the output directory are left out, and links to folders are not
+    followed. Raise `OSError` for a folder that cannot be read, and `InputError` for a link to a
+    file that does not exist.
     """
     out = os.path.realpath(options.out)
     files, links = [], []
@@ -321,10 +326,10 @@ def _compression(path: Path, kind: str) -> str | None:
 
 
 def compression_of(head: bytes, path: Path, kind: str) -> str | None:
-    """Return the compression of the file `path`, which begins with `head`; None if it is plain.
+    """Return the compression of the file `path`, or None if it is not compressed.
 
-    Raise `InputError` for archives, for other encodings than UTF-8, and for a JSON array in a file
-    of the format `kind` "jsonl".
+    The argument `head` has the first bytes of the file. Raise `InputError` for an archive and for
+    text that is not UTF-8. If `kind` is "jsonl", also raise it for a file that is a JSON array.
     """
     for magic, name in _REFUSED.items():
         if head.startswith(magic):
@@ -348,9 +353,9 @@ def compression_of(head: bytes, path: Path, kind: str) -> str | None:
 
 
 def json_kind(path: Path, compression: str | None) -> str:
-    """Return "json" if the first character of a file opens a JSON array, otherwise "jsonl".
+    """Return "json" if the first character of the file opens a JSON array, otherwise "jsonl".
 
-    Raise `InputError` for one object over several lines.
+    Raise `InputError` if the file begins with a JSON object written over several lines.
     """
     with reading(path), path.open("rb") as stream:
         head = _head(stream, compression, path)
@@ -366,7 +371,10 @@ def json_kind(path: Path, compression: str | None) -> str:
 
 
 def _head(stream: BinaryIO, compression: str | None, path: Path) -> bytes:
-    """Return the first bytes of a file, decompressed."""
+    """Return up to `_HEAD_BYTES` bytes from the beginning of a file, after decompression.
+
+    Raise `InputError` if the compressed data is damaged.
+    """
     if compression is None:
         return stream.read(_HEAD_BYTES)
     import pyarrow as pa
@@ -380,9 +388,9 @@ def _head(stream: BinaryIO, compression: str | None, path: Path) -> bytes:
 
 
 def _wide_encoding(head: bytes) -> str | None:
-    """Return the variant of UTF-16 or UTF-32 that the zero bytes in `head` indicate, if any.
+    r"""Return the UTF-16 or UTF-32 encoding that the zero bytes in `head` suggest, or None.
 
-    >>> _wide_encoding("some text".encode("utf-16-le")), _wide_encoding(b"some\\0text\\0\\0\\0")
+    >>> _wide_encoding("some text".encode("utf-16-le")), _wide_encoding(b"some\0text\0\0\0")
     ('UTF-16LE', None)
     """
     if head.count(0) < _FEW_ZEROS:
@@ -400,7 +408,7 @@ def _wide_encoding(head: bytes) -> str | None:
 
 
 def _opens_array(head: bytes) -> bool:
-    """Return whether `head` starts with a JSON array that its first line does not close."""
+    """Return whether `head` begins with a JSON array that continues after its first line."""
     first = head.removeprefix(_BOM).lstrip().split(b"\n", 1)[0]
     if not first.startswith(b"["):
         return False

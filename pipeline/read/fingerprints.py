@@ -1,10 +1,12 @@
-"""Fingerprints of inputs: the XXH3-128 of the XXH3-128 digests of their chunks of 8 MiB.
+"""Fingerprints of inputs, by which changed data is detected.
 
-Byte streams are hashed while a build reads them, other files in a pass of their own.
+An input is hashed in chunks of 8 MiB with XXH3-128. Its fingerprint is the XXH3-128 hash of the
+digests of all chunks. Text and JSON files are hashed while a build reads them. All other files are
+read once more to be hashed.
 
 XXH3 runs near memory speed (30 GB/s against 1.8 GB/s for SHA-256), so a fingerprint costs little
-beside tokenizing. It detects changes; it does not resist an attacker who constructs two inputs with
-one fingerprint. https://github.com/Cyan4973/xxHash
+compared with tokenizing. It detects changes, but does not protect against an attacker who
+constructs two inputs with the same fingerprint. https://github.com/Cyan4973/xxHash
 """
 
 from __future__ import annotations
@@ -47,7 +49,10 @@ STREAMS = ("jsonl", "json", "text")
 def table_fingerprints(
     sources: Sequence[Source], config: str | None, split: str | None
 ) -> dict[int, str]:
-    """Return the fingerprints of those of `sources` that are not in `STREAMS`, by number."""
+    """Return the fingerprint of each table in `sources`, by its position in `sources`.
+
+    Inputs whose format is in `STREAMS` are left out, because they are hashed while they are read.
+    """
     found = {n: source for n, source in enumerate(sources) if source.format not in STREAMS}
     take = partial(fingerprint_source, config=config, split=split)
     with ThreadPoolExecutor(available_cores()) as pool:
@@ -55,7 +60,10 @@ def table_fingerprints(
 
 
 def fingerprint_source(source: Source, config: str | None, split: str | None) -> str:
-    """Return the fingerprint of the files of `source`; raise `InputError` if they change."""
+    """Return the fingerprint of the files of `source`.
+
+    Raise `InputError` if the files have changed since the build was planned.
+    """
     if source.format == "hf":
         found = fingerprint_files(hf_files(source, config, split))
         hf_files(source, config, split)
@@ -67,7 +75,10 @@ def fingerprint_source(source: Source, config: str | None, split: str | None) ->
 
 
 class ChunkHasher:
-    """Hasher of the chunks of a stream, which must start at a multiple of `CHUNK_BYTES`."""
+    """Hasher that makes a digest of each chunk of a byte stream.
+
+    The first byte must be at a multiple of `CHUNK_BYTES` in the file.
+    """
 
     def __init__(self) -> None:
         self._digests: list[str] = []
@@ -75,7 +86,7 @@ class ChunkHasher:
         self._filled = 0
 
     def update(self, data: bytes | memoryview) -> None:
-        """Hash `data`, which follows the data of earlier calls."""
+        """Hash `data`, which continues the data of the previous call."""
         view = memoryview(data)
         while view:
             part = view[: CHUNK_BYTES - self._filled]
@@ -86,7 +97,7 @@ class ChunkHasher:
             view = view[len(part) :]
 
     def digests(self) -> list[str]:
-        """Return the hex digests of all chunks; no data may be added afterwards."""
+        """Return the hex digests of all chunks. No data may be added afterwards."""
         if self._filled:
             self._close()
         return self._digests
@@ -98,7 +109,7 @@ class ChunkHasher:
 
 
 def combine(digests: Iterable[str]) -> str:
-    """Return the fingerprint of a file from the digests of its chunks, in order.
+    """Return the fingerprint of a file, given the hex digests of its chunks in order.
 
     >>> combine([])
     'xxh3-128:99aa06d3014798d86001c324468d497f'
@@ -110,15 +121,15 @@ def combine(digests: Iterable[str]) -> str:
 
 
 def fingerprint_files(paths: Iterable[str]) -> str:
-    """Return the fingerprint of an input of one or more files; reads all of them.
+    """Return the fingerprint of an input that consists of the files `paths`. Read all of them.
 
-    Raise `InputError` for a file that is written to or replaced meanwhile.
+    Raise `InputError` if a file is changed or replaced meanwhile.
     """
     return combine(digest for path in paths for digest in _file_digests(path))
 
 
 def chunk_digests(path: str, first: int, last: int) -> list[str]:
-    """Return the hex digests of the chunks `first` to `last` (exclusive) of a file."""
+    """Return the hex digests of the chunks `first` (inclusive) to `last` (exclusive) of a file."""
     hasher, left = ChunkHasher(), (last - first) * CHUNK_BYTES
     with storage_errors(path), Path(path).open("rb", buffering=0) as stream:
         stream.seek(first * CHUNK_BYTES)
@@ -158,7 +169,7 @@ def _state(found: os.stat_result | None) -> tuple[int, int, int, int] | None:
 
 
 class HashingReader:
-    """Binary stream that hashes the bytes read through it, front to back."""
+    """Binary stream that hashes all bytes that are read from it."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -174,7 +185,7 @@ class HashingReader:
         return data
 
     def drain(self) -> list[str]:
-        """Read to the end, and return the hex digests of the chunks of the whole stream."""
+        """Read the rest of the stream, and return the hex digests of all its chunks."""
         while self.read(_READ_BYTES):
             pass
         return self.hasher.digests()

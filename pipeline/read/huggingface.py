@@ -1,4 +1,4 @@
-"""Hugging Face datasets, on disk or on the hub: opened, identified, and checked for changes.
+"""Access to Hugging Face datasets, on disk or on the hub, with checks for changed files.
 
 No other module of this package imports `datasets`.
 """
@@ -29,9 +29,11 @@ _MOST_OPEN = 4
 
 @apart
 def hf_source(source: Source, config: str | None, split: str | None) -> Source:
-    """Return `source` with the size of its Arrow files, and a hash of names, sizes and times.
+    """Return a copy of `source` that describes the Arrow files of the dataset.
 
-    The dataset is opened anew, since its files may have been replaced since an earlier call.
+    The field `size` is their total size in bytes, and `modified` is a hash of their names, sizes
+    and modification times. The dataset is opened again even if it is open already, because its
+    files may have been replaced.
     """
     dataset = _open(source, config, split)
     found = _stamped(source, dataset)
@@ -60,7 +62,10 @@ def _remember(key: _Key, dataset: Any) -> None:
 
 
 def hf_dataset(source: Source, config: str | None, split: str | None) -> Any:
-    """Return the `datasets.Dataset` of `source`; raise `InputError` if its files have changed."""
+    """Return the `datasets.Dataset` of `source`, opened at most once while it is in the cache.
+
+    Raise `InputError` if its files have changed when it is opened.
+    """
     key = (source, config, split)
     if key not in _opened:
         dataset = _open(source, config, split)
@@ -71,7 +76,11 @@ def hf_dataset(source: Source, config: str | None, split: str | None) -> Any:
 
 
 def _open(source: Source, config: str | None, split: str | None) -> Any:
-    """Open a `datasets.Dataset` from `save_to_disk` or the hub; no code of it is run."""
+    """Return a `datasets.Dataset` saved by `save_to_disk` or from the hub.
+
+    No code of the dataset is run. Raise `InputError` if it cannot be opened, and `StorageError` if
+    the hub cannot be reached.
+    """
     import datasets
 
     datasets.disable_progress_bars()
@@ -96,7 +105,10 @@ def _load(path: str, config: str | None) -> Any:
 
 @contextlib.contextmanager
 def _silenced(logging: Any) -> Iterator[None]:
-    """Silence the library's log within the block; `_hf_failure` reports its errors."""
+    """Silence the log of the library `datasets` within the block.
+
+    Its errors are reported by `_hf_failure` instead.
+    """
     before = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)
     try:
@@ -140,13 +152,16 @@ def _one_split(loaded: Any, where: str, split: str | None) -> Any:
 
 @apart
 def hf_rows(source: Source, config: str | None, split: str | None) -> tuple[int, int]:
-    """Return the number of rows, and the size of the Arrow files in bytes."""
+    """Return the number of rows of a dataset, and the total size of its Arrow files in bytes."""
     return len(hf_dataset(source, config, split)), source.size
 
 
 @apart
 def hf_files(source: Source, config: str | None, split: str | None) -> list[str]:
-    """Return the paths of the Arrow files, in order; raise `InputError` if they have changed."""
+    """Return the paths of the Arrow files of a dataset, in order.
+
+    Raise `InputError` if the files have changed since the build was planned.
+    """
     dataset = hf_dataset(source, config, split)
     if _stamped(source, dataset) != source:
         raise changed_error(source)
@@ -156,7 +171,7 @@ def hf_files(source: Source, config: str | None, split: str | None) -> list[str]
 def decoding_hf(
     source: Source, of: ErrorTypes = Exception
 ) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which exceptions of the types `of` become errors about `source`."""
+    """Return a context manager that turns exceptions of types `of` into errors about `source`."""
     return decoding(
         source.name, "Hugging Face dataset", code="E_HF",
         remedy="Fetch or save the dataset again.", of=of,

@@ -1,9 +1,9 @@
-"""Elements of a JSON array that fills a file, found while the file is read in chunks.
+"""Division of a file that is one JSON array into its elements, while the file is read in chunks.
 
-Brackets, commas and quotes alone decide where elements begin and end, in a few vectorised passes
-over each chunk. Each element is parsed separately, so an invalid one affects no other. An array
-that is never closed, or continues after its end, is damaged as a whole and refused: the elements
-after the damage cannot be found, and none may be dropped silently.
+Brackets, commas and quotes alone decide where elements begin and end. A few vectorised passes over
+each chunk find them. Each element is parsed separately, so an invalid element does not affect the
+others. An array that is never closed, or that is followed by more text, raises `InputError`,
+because the elements after the damage cannot be found and none may be dropped silently.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _STEPS[list(b"]}")] = -1
 
 @dataclass(kw_only=True, slots=True)
 class Elements:
-    """Consecutive elements: element `i` is ``data[starts[i]:ends[i]]``, without blanks around it.
+    """Consecutive elements of a JSON array. Element `i` is ``data[starts[i]:ends[i]]``.
 
-    `data` starts at byte `offset` of the (decompressed) file. `lines` are the numbers, from 0, of
-    the lines on which the elements start. With `too_long` set there is one element, of that many
-    bytes, and `data` may hold only its beginning. `consumed` is the number of bytes of the file
-    since the previous `Elements`.
+    Elements have no white space around them. `data` begins at byte `offset` of the (decompressed)
+    file. `lines` has the number, from 0, of the line on which each element begins. If `too_long` is
+    not 0, there is a single element of that many bytes, and `data` may hold only its beginning.
+    `consumed` is the number of bytes of the file since the previous `Elements`.
     """
 
     offset: int
@@ -56,7 +56,7 @@ class Elements:
 
 
 def elements_of(chunks: Iterable[bytes], name: str) -> Iterator[Elements]:
-    """Yield the elements of the array in `chunks`, the bytes of the file `name`.
+    """Yield the elements of the JSON array in `chunks`, which are the bytes of the file `name`.
 
     Raise `InputError` if the file is damaged.
 
@@ -73,7 +73,10 @@ def elements_of(chunks: Iterable[bytes], name: str) -> Iterator[Elements]:
 
 
 def _opening(parts: Iterator[bytes], name: str) -> tuple[bytes, bytes]:
-    """Return the bytes up to and including the first bracket, and the rest of that part."""
+    """Return the bytes up to and including the opening bracket, and the rest of the last part read.
+
+    Raise `InputError` if the file does not begin with a bracket.
+    """
     head = b""
     for part in parts:
         head += part
@@ -88,7 +91,10 @@ def _opening(parts: Iterator[bytes], name: str) -> tuple[bytes, bytes]:
 
 
 class _Scanner:
-    """Scanner for the ends of elements, in parts of the file that may end anywhere."""
+    """Search for the ends of elements in consecutive parts of the file, which may end anywhere.
+
+    The attribute `closed` is True once the closing bracket of the array was found.
+    """
 
     def __init__(self) -> None:
         self._quoted = 0
@@ -97,7 +103,10 @@ class _Scanner:
         self.closed = False
 
     def cuts(self, part: bytes) -> list[int]:
-        """Return the offsets of the commas between elements and of the bracket after the last."""
+        """Return the offsets in `part` at which elements end.
+
+        These are the commas between elements, and the closing bracket of the array.
+        """
         octets = np.frombuffer(part, np.uint8)
         marks = _marks(octets)
         found = octets[marks]
@@ -118,7 +127,10 @@ class _Scanner:
     def _escaped(
         self, part: bytes, octets: npt.NDArray[np.uint8], quotes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:
-        """Return which of `quotes` are escaped: those after an odd number of backslashes."""
+        """Return which of `quotes`, the offsets of quotes in `part`, are escaped.
+
+        A quote is escaped if it follows an odd number of backslashes.
+        """
         slashes = np.flatnonzero(octets == _SLASH)
         hidden = np.zeros(len(quotes), bool)
         if len(slashes):
@@ -136,7 +148,10 @@ class _Scanner:
 
 
 def _marks(octets: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """Return the offsets of brackets, quotes and commas, found in slices that fit the cache."""
+    """Return the offsets of brackets, quotes and commas in `octets`.
+
+    The search proceeds in slices that fit into the processor cache.
+    """
     found = [np.empty(0, np.int64)]
     for start in range(0, len(octets), _SLICE_BYTES):
         part = octets[start : start + _SLICE_BYTES]
@@ -147,7 +162,7 @@ def _marks(octets: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
 
 
 class _ArrayBuffer:
-    """Buffer of an array that is being read; it yields elements once they are complete."""
+    """Buffer for the chunks of an array, which yields elements once they are complete."""
 
     def __init__(self, opening: bytes, name: str) -> None:
         self._name = name
@@ -161,7 +176,7 @@ class _ArrayBuffer:
         self._number = 0  # elements so far
 
     def take(self, chunk: bytes) -> Iterator[Elements]:
-        """Yield the elements that end in `chunk`."""
+        """Yield the elements that end in `chunk`, and buffer the rest."""
         if self._scanner.closed:
             self._keep(chunk)
             return
@@ -177,7 +192,10 @@ class _ArrayBuffer:
         self._keep(chunk)
 
     def finish(self) -> Elements:
-        """Return what follows the last element; raise `InputError` for an array without end."""
+        """Return an empty `Elements` whose `consumed` has the bytes after the last element.
+
+        Raise `InputError` if the array was not closed.
+        """
         if not self._scanner.closed:
             raise input_error(
                 f"the JSON array is not closed: it breaks off in element {self._number + 1}, after "
@@ -191,7 +209,10 @@ class _ArrayBuffer:
         )
 
     def _keep(self, chunk: bytes) -> None:
-        """Buffer `chunk`, which belongs to an incomplete element."""
+        """Buffer `chunk`, which belongs to an incomplete element.
+
+        If the array has been closed, raise `InputError` unless `chunk` is only white space.
+        """
         if self._scanner.closed and chunk.strip(_BLANK):
             raise input_error(
                 f"the JSON array ends before byte {self._offset + self._size}, and something "
@@ -207,7 +228,7 @@ class _ArrayBuffer:
             self._passed_lines += head.count(b"\n", _HEAD_BYTES)
 
     def _too_long(self, rest: bytes) -> Elements:
-        """Return the buffered element, which is too long and ends with `rest`."""
+        """Return the buffered element, which is too long. The bytes `rest` are its end."""
         head = b"".join(self._waiting)
         size = self._size + len(rest)
         start, _ = _trimmed(head, 0, len(head))
@@ -221,7 +242,7 @@ class _ArrayBuffer:
         return self._consumed_until(found, self._offset)
 
     def _whole(self, data: bytes, cuts: list[int]) -> Iterator[Elements]:
-        """Yield the elements in `data`, one before each of `cuts`."""
+        """Yield the elements in `data`. An element ends at each of the offsets `cuts`."""
         spans = _spans(data, np.array(cuts, np.int64))
         if self._scanner.closed and not self._number and spans == [(cuts[0], cuts[0])]:
             spans = []  # [] holds no element, [,] two empty ones
@@ -240,7 +261,7 @@ class _ArrayBuffer:
         self._begin_after(cuts[-1])
 
     def _begin_after(self, size: int) -> None:
-        """Begin a new element, after the `size` bytes of the last and the comma or bracket."""
+        """Begin a new element. The last one had `size` bytes and ended at a comma or bracket."""
         self._offset += size + 1
         self._size = 0
         self._waiting = []
@@ -252,7 +273,10 @@ class _ArrayBuffer:
 
 
 def _spans(data: bytes, cuts: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return (start, stop) of the element before each of `cuts`, without blanks around it."""
+    """Return the (start, stop) offsets of the elements in `data`, without white space around them.
+
+    An element ends at each of the offsets `cuts`.
+    """
     begins = np.append(0, cuts[:-1] + 1)
     if not data:
         return [(0, 0)]
@@ -272,7 +296,7 @@ def _spans(data: bytes, cuts: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
 
 
 def _trimmed(data: bytes, start: int, stop: int) -> tuple[int, int]:
-    """Return `start` and `stop` moved inwards past blanks.
+    """Return `start` and `stop`, moved inwards past white space.
 
     >>> _trimmed(b" a b ", 0, 5), _trimmed(b"  ", 0, 2)
     ((1, 4), (2, 2))
@@ -285,7 +309,11 @@ def _trimmed(data: bytes, start: int, stop: int) -> tuple[int, int]:
 
 
 def _runs(spans: list[tuple[int, int]]) -> Iterator[slice]:
-    """Yield slices of `spans`, each for one `Elements`; an element that is too long is alone."""
+    """Yield slices of `spans`, one for each `Elements` to be made.
+
+    A slice has at most `MAX_BLOCK_LINES` elements. An element that is too long is alone in its
+    slice.
+    """
     start = 0
     for at, (first, last) in enumerate(spans):
         long = last - first > MAX_RECORD_BYTES

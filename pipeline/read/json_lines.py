@@ -1,11 +1,11 @@
-"""Wanted fields of JSON lines, read at over 1 GB/s where lines are well-formed.
+"""Wanted fields of JSON lines, read at over 1 GB/s if the lines are well-formed.
 
-There are two paths with equal results. The block path gives a whole block to msgspec, which decodes
-only the wanted fields, and then proves what msgspec does not check (see `json_proofs`): one object
-a line, each wanted field once in it, valid UTF-8 throughout, no deep nesting. Objects that are not
-nested are decoded with all fields, which proves the last two. Where a proof fails, the line path
-parses each line and reports its fault. tests/pipeline/read/test_jsonl.py compares both paths with
-the parser of the standard library.
+There are two paths with equal results. The block path decodes a whole block with msgspec, which
+reads only the wanted fields. It then proves what msgspec does not check (see `json_proofs`): one
+object per line, each wanted field only once in it, valid UTF-8, and no deep nesting. Objects that
+are not nested are decoded with all fields, which proves the last two. If a proof fails, the line
+path parses each line and reports its problem. tests/pipeline/read/test_jsonl.py compares both paths
+with the parser of the standard library.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Path = tuple[str, ...]
 
 
 class BadLineError(Exception):
-    """A line that is not a usable record; the arguments are the reason and a detail."""
+    """A line that is not a usable record. Its arguments are the reason and a detail."""
 
 
 Explain = Callable[[Any], BadLineError | None]
@@ -74,9 +74,9 @@ Explain = Callable[[Any], BadLineError | None]
 
 
 class JsonlParser:
-    """Reader of `field` (and, if given, `key_field`, a string or integer) in every line.
+    """Reader of the text in `field`, and of the split key in `key_field` if given, in JSON lines.
 
-    Dots reach into nested objects: ``"meta.body"``.
+    A split key is a string or an integer. Dots reach into nested objects: ``"meta.body"``.
     """
 
     def __init__(self, field: str, key_field: str | None = None) -> None:
@@ -90,7 +90,10 @@ class JsonlParser:
         self._key = values_at(self._key_path) if self._key_path else None
 
     def parse(self, block: Block, first_record: int, first_line: int) -> Batch:
-        """Return the records of `block`, numbered from `first_record` and `first_line`."""
+        """Return the records of `block` as a batch.
+
+        Records are numbered from `first_record`, and lines from `first_line`.
+        """
         if block.too_long:
             return self._too_long(block, first_record, first_line)
         if block.blank_lines:
@@ -144,7 +147,7 @@ class JsonlParser:
         return text, key_bytes(self._key(row)) if self._key else b""
 
     def _explain(self, value: Any) -> BadLineError | None:
-        """Return the fault of the first field that is missing or has another type."""
+        """Return the error for the first field that is missing or has a wrong type, or None."""
         problem = _check(value, self._path, str)
         if problem is None and self._key_path:
             problem = _check(value, self._key_path, (str, int))
@@ -161,7 +164,7 @@ class JsonlParser:
 
 
 def _check(value: Any, path: tuple[str, ...], wanted: Any) -> BadLineError | None:
-    """Return the fault of `value` if it has no value of type `wanted` at `path`."""
+    """Return None if `value` has a value of type `wanted` at `path`, otherwise the error."""
     try:
         found = find(value, path)
     except BadLineError as bad:
@@ -177,11 +180,11 @@ def _check(value: Any, path: tuple[str, ...], wanted: Any) -> BadLineError | Non
 
 
 class JsonRows:
-    """Reader of wanted fields in JSON lines; `wanted` maps the path of each to its type.
+    """Decoder of wanted fields in JSON lines. `wanted` maps the path of each field to its type.
 
-    In each record a field whose own name is the dotted path takes precedence over the nested one.
-    `explain` returns the fault of an object that lacks a wanted value. With `constants`, objects
-    passed to it may hold NaN and infinities; otherwise these are refused as invalid JSON.
+    If a record has a field whose own name is the dotted path, it takes precedence over the nested
+    field. The function `explain` returns the error for an object that lacks a wanted value. With
+    `constants`, that object may contain NaN and infinities, which are otherwise invalid JSON.
     """
 
     def __init__(
@@ -203,7 +206,10 @@ class JsonRows:
     # The block path
 
     def block(self, data: bytes, starts: npt.NDArray[np.int64]) -> list[Any] | None:
-        """Return all rows of `data`; None if a proof fails and lines must be parsed one by one."""
+        """Return the rows of all lines of `data`, which begin at `starts`.
+
+        Return None if a proof fails. The lines must then be parsed one by one.
+        """
         count = len(starts)
         octets = np.frombuffer(data, np.uint8)
         if not one_object_a_line(octets, starts):
@@ -221,7 +227,7 @@ class JsonRows:
         return rows if rows is not None and len(rows) == count else None
 
     def _escaped(self, data: bytes) -> bool:
-        """Return whether `data` may hold a wanted key with a character written as an escape."""
+        """Return whether `data` may contain a wanted key with a character written as an escape."""
         if self._plain and not escapes_ascii(data):
             return False
         dotted = (key for _, key in self._dotted)
@@ -230,7 +236,7 @@ class JsonRows:
     def _any_rows(
         self, data: bytes, octets: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]
     ) -> list[Any] | None:
-        """Return the rows of lines that may hold anything beside the wanted fields."""
+        """Return the rows of lines that may have any further fields, or None if a proof fails."""
         if not (is_utf8(data) and self._shallow(data, octets, starts)):
             return None
         try:
@@ -241,7 +247,7 @@ class JsonRows:
     def _shallow(
         self, data: bytes, octets: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]
     ) -> bool:
-        """Return whether no line nests deeper than MAX_DEPTH."""
+        """Return whether no line is nested deeper than `MAX_DEPTH`."""
         ends = np.append(starts[1:], len(data))
         return not any(
             too_deep(data[starts[line] : ends[line]], MAX_DEPTH)
@@ -275,7 +281,7 @@ class JsonRows:
         )
 
     def _with_dots(self, dotted: Sequence[Path]) -> _DottedRows:
-        """Return a reader of objects in which each of the paths `dotted` is the name of a field."""
+        """Return a reader for objects in which each path of `dotted` is a single field name."""
         key = tuple(dotted)
         if key not in self._dotted_rows:
             self._dotted_rows[key] = _DottedRows(
@@ -286,7 +292,7 @@ class JsonRows:
 
 
 class _DottedRows:
-    """Reader like `JsonRows`, for objects in which each of the paths `dotted` is one name."""
+    """Reader like `JsonRows`, for objects in which each path of `dotted` is a single field name."""
 
     def __init__(
         self, wanted: Mapping[Path, Any], dotted: Collection[Path], explain: Explain, *,
@@ -307,7 +313,7 @@ class _DottedRows:
         return self._nested(self._rows.line(raw))
 
     def _nested(self, row: Any) -> Any:
-        """Return the values of `row` nested as in rows of `JsonRows`, for `values_at`."""
+        """Return a row with the same values, nested as in rows of `JsonRows`, for `values_at`."""
         top = SimpleNamespace()
         for (*above, name), take in self._takers:
             at = top
@@ -318,7 +324,7 @@ class _DottedRows:
 
 
 def _names_of(raw: bytes) -> Collection[str]:
-    """Return the names of the fields of an object; none if it is not an object."""
+    """Return the names of the fields of a JSON object, or nothing if `raw` is not an object."""
     try:
         return msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).keys()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -326,9 +332,9 @@ def _names_of(raw: bytes) -> Collection[str]:
 
 
 class _Key:
-    """Counter of the occurrences of a field name as a key in JSON, without parsing.
+    """Search for a field name that is used as a key in JSON text, without parsing the text.
 
-    `escape` matches escapes that may stand for a character of the name.
+    The pattern `escape` matches escape sequences that may represent a character of the name.
     """
 
     def __init__(self, name: str) -> None:
@@ -341,23 +347,23 @@ class _Key:
         self.escape = re.compile(rf"\\(?:u(?:{spelled}){slash})".encode())
 
     def occurs(self, data: bytes, octets: npt.NDArray[np.uint8]) -> bool:
-        """Return whether the name is a key in `data`, written without needless escapes."""
+        """Return whether the name occurs as a key in `data`, written without unneeded escapes."""
         first = self._quoted[0]
         if len(self._quoted) == 1 and len(first) >= 4 and not count_of(octets, first):
             return False
         return self.count(data, 0) > 0
 
     def once_a_line(self, data: bytes, octets: npt.NDArray[np.uint8], lines: int) -> bool:
-        """Return whether each of `lines` lines has the key only once, given that all have it."""
+        """Return whether the key occurs only once in each of `lines` lines, if no line lacks it."""
         first = self._quoted[0]
         if len(self._quoted) == 1 and len(first) >= 4 and count_of(octets, first) <= lines:
             return True
         return self.count(data, lines) == lines
 
     def count(self, data: bytes, expected: int) -> int:
-        """Return how often the name is a key in `data`, written without needless escapes.
+        """Return how often the name occurs as a key in `data`, written without unneeded escapes.
 
-        Strings that are not keys are excluded only where more than `expected` are found.
+        Strings that are not keys are counted too, unless the result would exceed `expected`.
         """
         found = sum(map(data.count, self._quoted))
         return found if found <= expected else sum(len(use.findall(data)) for use in self._uses)
@@ -377,9 +383,10 @@ def _refuse_escapes(names: list[str], where: str) -> None:
 
 
 def _row_type(wanted: dict[Path, Any], where: str) -> Any:
-    """Return a struct type for the values at the paths of `wanted`, nested like the paths.
+    """Return a struct type with the values at the paths of `wanted`, nested like the paths.
 
-    Attributes have encoded names (see `_attribute`), so any field name is possible.
+    Attributes have encoded names (see `_attribute`), because a field may have any name. Raise
+    `UsageError` if one path lies inside another.
     """
     if () in wanted:
         if len(wanted) > 1:
@@ -404,9 +411,10 @@ def fault_of(
     names: Collection[str] | None = None,
     constant: Callable[[str], float] | None = None,
 ) -> BadLineError:
-    """Return the fault of a line that a decoder refused with `error`.
+    """Return the error for a line that a decoder rejected with `error`.
 
-    `explain` returns the fault of an object. For `names` and `constant` see `parse_unique`.
+    The function `explain` returns the error for an object, or None. For `names` and `constant` see
+    `parse_unique`.
     """
     if too_deep(raw, MAX_DEPTH):
         return BadLineError("too_deep", f"nested deeper than {MAX_DEPTH}")
@@ -432,10 +440,11 @@ def parse_unique(
     *,
     constant: Callable[[str], float] | None = None,
 ) -> Any:
-    """Parse `raw` with the standard library; raise `BadLineError` for a name twice in an object.
+    """Return the value in `raw`, parsed with the standard library.
 
-    Only `names` are checked, or all names by default. `constant` converts NaN and infinities; by
-    default they raise `ValueError`, as any invalid JSON does.
+    Raise `BadLineError` if an object has a name twice. Only `names` are checked, or by default all
+    names. The function `constant` converts NaN and infinities. By default they raise `ValueError`,
+    as any invalid JSON does.
     """
     twice: list[str] = []
 
@@ -468,7 +477,7 @@ def _refuse_constant(name: str) -> float:
 
 
 def path_of(field: str) -> Path:
-    """Return the steps that lead to a field.
+    """Return the names that lead to a field, from the outermost object inwards.
 
     >>> path_of("meta.body")
     ('meta', 'body')
@@ -477,7 +486,7 @@ def path_of(field: str) -> Path:
 
 
 def values_at(path: Path) -> attrgetter[Any]:
-    """Return a function that takes the value at `path` out of a row."""
+    """Return a function that reads the value at `path` from a row."""
     return attrgetter(".".join(map(_attribute, path)))
 
 
@@ -513,7 +522,7 @@ def kind_of(value: Any) -> str:
 
 
 def _attribute(name: str) -> str:
-    """Return a Python name for the field `name`, which may hold any characters.
+    """Return a Python identifier for the field `name`, which may contain any characters.
 
     >>> _attribute("a b")
     'f_612062'
@@ -525,12 +534,12 @@ def _attribute(name: str) -> str:
 
 
 class FlatLines:
-    """Decoder of blocks of lines whose objects all have the fields of the first line.
+    """Decoder for blocks of lines whose objects all have the fields of the first line.
 
-    `wanted` maps the wanted fields to their types; the values of the others must be scalars. By
-    decoding all fields it also proves that lines are valid UTF-8 and not nested. It is faster than
-    separate proofs if lines are long; otherwise the other values, which become Python objects too,
-    cost more.
+    `wanted` maps the wanted fields to their types. The values of all other fields must be scalars.
+    The decoder reads all fields, which proves that the lines are valid UTF-8 and not nested. For
+    long lines this is faster than separate proofs. For short lines it is slower, because the other
+    values become Python objects too.
     """
 
     def __init__(self, wanted: Mapping[str, Any]) -> None:
@@ -539,7 +548,7 @@ class FlatLines:
         self._attempts = _ATTEMPTS
 
     def rows(self, data: bytes, lines: int) -> list[Any] | None:
-        """Return all rows of `data`; None if a line differs, or lines are too short."""
+        """Return all rows of `data`, or None if a line has other fields or lines are too short."""
         if not self._attempts:
             return None
         if self._decoder is None and not self._learn(
@@ -554,7 +563,10 @@ class FlatLines:
             return None
 
     def _learn(self, line: bytes, size: int) -> bool:
-        """Make a decoder for lines like `line`; return False if `size` bytes a line are too few."""
+        """Make a decoder for lines with the fields of `line`, and return True.
+
+        Return False if no decoder can be made, or if `size` bytes per line are too few.
+        """
         try:
             record = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,8 +1,8 @@
-"""Proofs about whole blocks of JSON lines, each in a few vectorised passes.
+"""Checks of whole blocks of JSON lines, each in a few vectorised passes.
 
-The decoder takes one field and skips the rest: it accepts several objects on a line, any depth, and
-invalid UTF-8 in other fields. These checks refuse such blocks. A check may refuse a valid block
-(which is then parsed line by line), but never accepts an invalid one.
+The decoder reads only the wanted fields. It would therefore accept several objects on a line, any
+depth, and invalid UTF-8 in other fields. These checks reject such blocks. A check may reject a
+valid block (which is then parsed line by line), but never accepts an invalid block.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ _IN_OBJECT = _table(b' \t\r"}')
 
 
 def one_object_a_line(octets: Octets, starts: Starts) -> bool:
-    """Return whether every line starts with `{`, and every inner newline follows `}` or `}\\r`.
+    r"""Return whether every line starts with `{`, and every inner newline follows `}` or `}\r`.
 
-    Inside a JSON value no newline stands between `}` and `{`: a comma would be needed, and strings
-    hold no raw newline. So if the block parses as one object for each line, every line is one.
+    Inside a JSON value there is never a newline between `}` and `{`, because a comma would be
+    needed and strings cannot contain a newline. So if the block also parses as one object for each
+    line, every line is exactly one object.
     """
     if not len(octets) or octets[0] != ord("{"):
         return False
@@ -59,7 +60,8 @@ def one_object_a_line(octets: Octets, starts: Starts) -> bool:
 def lines_of_brackets(octets: Octets, starts: Starts, limit: int) -> list[int]:
     """Return the numbers of the lines that may open more than `limit` brackets outside strings.
 
-    Most brackets in strings, as in program text, are excluded by the characters beside them.
+    Brackets inside strings are common in program text. Most of them are recognized by the
+    characters beside them, and are not counted.
     """
     brackets = _brackets(octets)
     counts = np.diff(np.searchsorted(brackets, np.append(starts, len(octets))))
@@ -76,7 +78,10 @@ def lines_of_brackets(octets: Octets, starts: Starts, limit: int) -> list[int]:
 
 
 def _brackets(octets: Octets) -> npt.NDArray[np.int64]:
-    """Return the offsets of `{` and `[`, which differ in one bit, in slices that fit the cache."""
+    """Return the offsets of all `{` and `[`, which differ in only one bit.
+
+    The search proceeds in slices that fit into the processor cache.
+    """
     found = [
         np.flatnonzero((octets[start : start + _SLICE_BYTES] | 0x20) == ord("{")) + start
         for start in range(0, len(octets), _SLICE_BYTES)
@@ -106,10 +111,11 @@ def is_utf8(data: bytes) -> bool:
 
 
 def count_of(octets: Octets, needle: bytes) -> int:
-    """Return how often `needle`, of at least four bytes, occurs in `octets`; overlaps count.
+    """Return how often `needle` occurs in `octets`. Overlapping occurrences count.
 
-    Takes about half the time of `bytes.count` where the first character is frequent: one of the
-    first four bytes of an occurrence starts an aligned word, and aligned words are compared whole.
+    The needle must have at least four bytes. If its first byte is frequent, this takes about half
+    the time of `bytes.count`. It compares aligned words of four bytes: an aligned word starts at
+    one of the first four bytes of every occurrence.
 
     >>> count_of(np.frombuffer(b"abcdeabcdf.abcde", np.uint8), b"abcde")
     2
@@ -128,14 +134,14 @@ def count_of(octets: Octets, needle: bytes) -> int:
 
 
 def _begin_with(words: npt.NDArray[np.uint32], part: bytes) -> npt.NDArray[np.bool_]:
-    """Return which of `words` begin with `part`."""
+    """Return for each of `words` whether it begins with the bytes `part`."""
     mask = np.uint32((1 << 8 * len(part)) - 1)
     value = np.uint32(int.from_bytes(part, "little"))
     return np.equal(words if len(part) == _WORD else words & mask, value)
 
 
 def _count_at(octets: Octets, needle: bytes, at: npt.NDArray[np.int64]) -> int:
-    """Return at how many of the offsets `at` the needle occurs."""
+    """Return the number of offsets in `at` at which `needle` occurs."""
     at = at[(at >= 0) & (at <= len(octets) - len(needle))]
     for place, octet in enumerate(needle):
         at = at[octets[at + place] == octet]
@@ -166,9 +172,9 @@ def too_deep(raw: bytes, limit: int) -> bool:
 
 
 def escapes_ascii(data: bytes) -> bool:
-    """Return whether `data` holds `\\u00`, with which escapes of ASCII characters begin.
+    r"""Return whether `data` contains `\u00`, the beginning of all escapes of ASCII characters.
 
-    >>> [escapes_ascii(data) for data in (rb"\\u0041", rb"c:\\users", rb"\\u20ac", rb"\\u0")]
+    >>> [escapes_ascii(data) for data in (rb"\u0041", rb"c:\users", rb"\u20ac", rb"\u0")]
     [True, False, False, False]
     """
     for parity, found in enumerate(_pairs(data, rb"\u")):
@@ -180,7 +186,7 @@ def escapes_ascii(data: bytes) -> bool:
 
 
 def _pairs(data: bytes, pair: bytes) -> Iterator[npt.NDArray[np.bool_]]:
-    """Yield whether `pair` occurs at each even offset, then whether at each odd one."""
+    """Yield two boolean arrays: whether `pair` occurs at each even offset, and at each odd one."""
     value = int.from_bytes(pair, "little")
     for parity in range(min(_PAIR, len(data))):
         yield np.frombuffer(data, "<u2", (len(data) - parity) // _PAIR, parity) == value

@@ -1,10 +1,10 @@
-"""Byte streams of plain, gzip or zstd files, in blocks of whole lines.
+r"""Byte streams of plain, gzip or zstd files, in blocks of whole lines.
 
-A span of a plain file owns the lines that start in it: a line that starts before the span belongs
-to the previous span, and the last line is read past the end of the span. So a file can be cut into
-spans at any byte. Lines end at `\\n` only (`splitlines` would also cut at U+2028). Memory is a few
-blocks, whatever the size of the input; a line longer than `MAX_RECORD_BYTES` is skipped and
-reported.
+The lines that start in a span of a plain file belong to that span. A line that starts before the
+span belongs to the previous span, and the last line is read past the end of the span. So a file can
+be cut into spans at any byte. Lines end at `\n` only (`splitlines` would also cut at U+2028). The
+memory in use is a few blocks, for inputs of any size. A line longer than `MAX_RECORD_BYTES` is
+skipped and reported.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ Starts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Whole lines starting at byte `offset` of the (decompressed) input.
+    """Whole lines of the (decompressed) input, starting at byte `offset`.
 
-    `data` ends with a newline, except for the last line of a file. If `too_long` is set, the block
-    is a single line of that many bytes (newline included), longer than `MAX_RECORD_BYTES` without
-    its line end, and `data` holds only its beginning. `inside` is False for lines after the end of
-    the span, which only a reader of multi-line documents needs.
+    `data` ends with a newline, except for the last line of a file. If `too_long` is not 0, the
+    block is a single line of that many bytes (newline included), and `data` holds only its
+    beginning. Such a line is longer than `MAX_RECORD_BYTES` even without its line end. `inside` is
+    False for lines after the end of the span, which only a reader of multi-line documents needs.
     """
 
     offset: int
@@ -69,9 +69,9 @@ class Block:
 
     @cached_property
     def blank_lines(self) -> int:
-        """Return the number of lines if every one is blank, otherwise 0.
+        r"""Return the number of lines if all of them are blank, otherwise 0.
 
-        >>> [Block(offset=0, data=data).blank_lines for data in (b"\\n \\n", b"\\na\\n")]
+        >>> [Block(offset=0, data=data).blank_lines for data in (b"\n \n", b"\na\n")]
         [2, 0]
         """
         if self.too_long or not self.data.isspace():
@@ -84,7 +84,10 @@ class Block:
         return self.blank_lines or (len(self.starts) if self.data else 0)
 
     def filled_lines(self) -> Iterator[tuple[int, int, bytes]]:
-        """Yield number, start and bytes (with the newline) of each line that is not blank."""
+        """Yield (line number, start, bytes) for each line that is not blank.
+
+        The line number and the start are counted within the block. The bytes include the newline.
+        """
         if self.blank_lines or not self.data:
             return
         starts = self.starts
@@ -95,7 +98,10 @@ class Block:
             yield number, start, self.data[start : ends[number]]
 
     def parts(self) -> Iterator[Block]:
-        """Yield this block in parts of at most `MAX_BLOCK_LINES` lines; whole if all are blank."""
+        """Yield this block in parts of at most `MAX_BLOCK_LINES` lines.
+
+        A block of blank lines is not divided.
+        """
         if self.too_long or self.blank_lines or len(self.starts) <= MAX_BLOCK_LINES:
             yield self
             return
@@ -105,9 +111,9 @@ class Block:
 
 
 def line_starts(data: bytes) -> Starts:
-    """Return the offset at which each line of `data` starts; a final newline starts none.
+    r"""Return the offset at which each line of `data` starts. No line starts after a final newline.
 
-    >>> line_starts(b"ab\\nc\\n").tolist()
+    >>> line_starts(b"ab\nc\n").tolist()
     [0, 3]
     """
     head = data[:_LOOK_BYTES]
@@ -120,7 +126,10 @@ def _line_ends(data: bytes) -> Starts:
 
 
 def _ends_of_long_lines(data: bytes) -> Starts:
-    """Return the ends of lines by one search for each: faster for lines of thousands of bytes."""
+    """Return the offset after each newline, found with one search for each line.
+
+    This is the faster way for lines of thousands of bytes.
+    """
     ends = []
     end = data.find(b"\n") + 1
     while end:
@@ -136,11 +145,11 @@ class _Bytes(Protocol):
 
 
 class LineStream:
-    """Stream of the blocks of one span, which also hashes the span's bytes.
+    """Stream of the blocks of one span, which also hashes the bytes of the span.
 
-    Once all is read, `chunk_digests` are the digests of the span's part of the file (see
-    `fingerprints`). With `overrun`, blocks go on after the end of the span. ``lap("read")`` is
-    called after each block, for profiles.
+    When all bytes have been read, `chunk_digests` has the digests of the chunks in the span (see
+    `fingerprints`). With `overrun`, the blocks continue after the end of the span. The call
+    ``lap("read")`` is made after each block, to measure the time of reading.
     """
 
     def __init__(
@@ -165,20 +174,20 @@ class LineStream:
 
     @property
     def known_size(self) -> int | None:
-        """Return the size of the text in bytes; None if the file is compressed."""
+        """Return the size of the text in bytes, or None if the file is compressed."""
         return self._source.size if self._source.compression is None else None
 
     @property
     def stored_bytes(self) -> int:
-        """Return the stored bytes of a compressed file read so far; 0 for a plain file."""
+        """Return the number of compressed bytes read so far, or 0 for a plain file."""
         return self._compressed.consumed if self._compressed else 0
 
     def needed_bytes(self) -> int:
-        """Return about how many stored bytes of a compressed file hold the text yielded so far.
+        """Return about how many compressed bytes contain the text yielded so far.
 
-        Unlike in `stored_bytes`, bytes that were read ahead do not count. While blocks or chunks
-        are being read, this consumes up to `_MOST_AHEAD_BYTES` of text, so nothing may be read
-        afterwards.
+        Unlike `stored_bytes`, this does not count bytes that were read ahead. If reading has not
+        ended, up to `_MOST_AHEAD_BYTES` of further text are read to measure the compression, so the
+        stream cannot be used afterwards. Return 0 for a plain file.
         """
         if self._compressed is None or self._inflating is None:
             return self.stored_bytes  # all was read
@@ -194,7 +203,11 @@ class LineStream:
         return stored * text // max(1, given)
 
     def counted(self, portions: Iterable[P]) -> Iterator[P]:
-        """Yield `portions` of this stream, with `consumed` in stored bytes if it is compressed."""
+        """Yield `portions`, which were read from this stream.
+
+        If the file is compressed, the `consumed` of each portion is set to the number of compressed
+        bytes that were read for it.
+        """
         before = 0
         for portion in portions:
             if self._source.compression is not None:
@@ -203,14 +216,14 @@ class LineStream:
             yield portion
 
     def enough(self) -> None:
-        """End `blocks` after the current block; the rest of the span is only hashed."""
+        """Make `blocks` end after the current block. The rest of the span is only hashed."""
         self._enough = True
 
     def blocks(self) -> Iterator[Block]:
-        """Yield blocks of lines in order; raise `InputError` for a damaged compressed file.
+        """Yield blocks of lines in order. Raise `InputError` for a damaged compressed file.
 
-        Exhaust the iterator, after `enough` if need be: otherwise there are no `chunk_digests`,
-        and changes of the file are not detected.
+        The iterator must be exhausted. Otherwise `chunk_digests` stays empty, and changes of the
+        file are not detected. To end it early, call `enough` and continue to iterate.
         """
         with self._opened() as reader:
             self._lines = _Lines(reader, self._span.start, self._block_bytes)
@@ -273,7 +286,10 @@ class LineStream:
         self.chunk_digests = reader.drain()
 
     def _until(self, lines: _Lines, stop: int) -> Iterator[Block]:
-        """Yield blocks of the lines that start before `stop`; with overrun, also of later ones."""
+        """Yield blocks of the lines that start before `stop`.
+
+        With `overrun`, later lines follow, in blocks whose `inside` is False.
+        """
         for block in lines:
             end = block.offset + len(block.data)
             if block.offset >= stop:
@@ -320,9 +336,11 @@ class _Inflated:
 
 
 def _line_start(data: bytes, at: int) -> int:
-    """Return the first line start in `data` at or after `at`.
+    r"""Return the offset of the first line in `data` that starts at or after `at`, which is not 0.
 
-    >>> _line_start(b"ab\\ncd\\n", 1), _line_start(b"ab\\ncd\\n", 3), _line_start(b"ab", 1)
+    If there is no such line, return the length of `data`.
+
+    >>> _line_start(b"ab\ncd\n", 1), _line_start(b"ab\ncd\n", 3), _line_start(b"ab", 1)
     (3, 3, 2)
     """
     found = data.find(b"\n", max(at - 1, 0))
@@ -382,7 +400,10 @@ class _Lines:
             self.offset = len(_BOM)
 
     def skip_partial_line(self, stop: int | None = None) -> None:
-        """Skip up to and including the next newline, or to `stop` if that comes first."""
+        """Skip the rest of the current line, including its newline.
+
+        If the line continues beyond `stop`, end the iteration there.
+        """
         while stop is None or self.offset < stop:
             data = self._rest or self._reader.read(self._block_bytes)
             if not data:
@@ -405,7 +426,10 @@ class _Lines:
                 yield self._block(data)
 
     def _next_lines(self) -> bytes:
-        """Return whole lines; the beginning of one that is too long; or the rest of the stream."""
+        """Return the next whole lines.
+
+        If a line is too long, return only its beginning. At the end, return all remaining bytes.
+        """
         size = len(self._rest)
         cut = self._rest.rfind(b"\n")
         self._make_room(size)
@@ -426,7 +450,7 @@ class _Lines:
             return bytes(view[: cut + 1])
 
     def _make_room(self, size: int) -> None:
-        """Grow the buffer to `size` bytes, or shrink one that has grown for a long line."""
+        """Enlarge the buffer to at least `size` bytes, or shrink it after a long line."""
         if not self._buffer:
             self._buffer = bytearray(self._block_bytes + self._block_bytes // 4)
         if size > len(self._buffer):
@@ -435,7 +459,7 @@ class _Lines:
             self._buffer = bytearray(self._block_bytes + self._block_bytes // 4)
 
     def _large_blocks(self, data: bytes) -> Iterator[Block]:
-        """Yield blocks of `data`, which is so large that a line in it may be too long."""
+        """Yield blocks of `data`, which is large enough to contain a line that is too long."""
         start = 0
         while len(data) - start > MAX_RECORD_BYTES:
             end = data.find(b"\n", start) + 1 or len(data)
@@ -453,7 +477,7 @@ class _Lines:
         return block
 
     def _skip_line(self, line: bytes) -> Block:
-        """Skip the rest of a line that is too long, and return its block."""
+        """Return the block of a line that is too long and begins with `line`. Skip the rest."""
         start = self.offset
         self.offset += len(line)
         if not line.endswith(b"\n") and not self._ended:

@@ -1,9 +1,10 @@
-"""Parquet row groups decoded in bounded memory; a row that is too large is refused.
+"""Row groups of Parquet files, decoded with bounded memory.
 
-A page of a few bytes can encode any number of nulls or copies. The footer has the number of values
-of a column and their bytes before compression, which bounds the average row before anything is
-decoded. Where compression is so high that single rows could still be huge, the rows are decoded
-under a limit of memory. Files are read in small pieces and never mapped.
+A page of a few bytes can encode any number of nulls or copies of a value. The footer has the number
+of values of a column and their size before compression, which bounds the average size of a row
+before anything is decoded. If the compression is so high that single rows could still be huge, rows
+are decoded under a memory limit. A row that is too large raises `InputError`. Files are read in
+small pieces and never memory-mapped.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _CUT = "Leave out what is so large, or cut it into several rows."
 def decoding_parquet(
     source: Source, of: ErrorTypes = Exception
 ) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which exceptions of the types `of` become errors about `source`."""
+    """Return a context manager that turns exceptions of types `of` into errors about `source`."""
     return decoding(
         source.name, "Parquet file", code="E_PARQUET", remedy="Fetch or write the file again.",
         of=of,
@@ -59,7 +60,10 @@ def decoding_parquet(
 
 @apart
 def parquet_row_groups(source: Source) -> TableShape:
-    """Return rows and uncompressed bytes of each row group; reads only the footer."""
+    """Return the number of rows and of uncompressed bytes of each row group.
+
+    Only the footer of the file is read.
+    """
     with open_parquet(source) as file, decoding_parquet(source):
         groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
         found = [(group.num_rows, group.total_byte_size) for group in groups]
@@ -69,9 +73,10 @@ def parquet_row_groups(source: Source) -> TableShape:
 
 
 def open_parquet(source: Source, **options: Any) -> Any:
-    """Return the `pyarrow.parquet.ParquetFile` of `source`, read in small pieces and never mapped.
+    """Return the `pyarrow.parquet.ParquetFile` of `source`.
 
-    It uses Arrow's system allocator: the others reserve more than the limit of `group_batches`.
+    The file is read in small pieces and never memory-mapped. Arrow's system allocator is used,
+    because the other allocators reserve more memory than the limit of `group_batches`.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -90,9 +95,9 @@ def open_parquet(source: Source, **options: Any) -> Any:
 def group_batches(
     source: Source, file: Any, group: int, columns: Sequence[str], rows: int
 ) -> Iterator[Any]:
-    """Yield the rows of the row group `group`, at most `rows` at a time, in bounded memory.
+    """Yield the rows of the row group `group` in record batches of at most `rows` rows.
 
-    If that takes too much memory, fewer rows are decoded at a time. `columns` are as in
+    If decoding a batch takes too much memory, fewer rows are decoded at a time. `columns` are as in
     `ParquetFile.iter_batches`. Raise `InputError` for a row that is too large.
     """
     if not _may_hold_huge_rows(source, file.metadata, group, columns):
@@ -122,11 +127,14 @@ def group_batches(
 
 
 class _TooLargeError(Exception):
-    """Rows that cannot be decoded within `_ROOM_BYTES`."""
+    """Rows whose decoding takes more than `_ROOM_BYTES` bytes of memory."""
 
 
 def _limited(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield `batches`, each decoded within `_ROOM_BYTES`."""
+    """Yield `batches`, using at most `_ROOM_BYTES` bytes of memory to decode each.
+
+    Raise `_TooLargeError` if a batch needs more.
+    """
     while True:
         with limited_memory(_ROOM_BYTES) as limited:
             try:
@@ -141,7 +149,10 @@ def _limited(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _may_hold_huge_rows(source: Source, metadata: Any, group: int, columns: Sequence[str]) -> bool:
-    """Return whether rows may be too large; raise `InputError` if the average already is."""
+    """Return whether single rows of the row group may be too large.
+
+    Raise `InputError` if the average row is too large.
+    """
     described = metadata.row_group(group)
     chunks = map(described.column, range(described.num_columns))
     compact = [
@@ -152,12 +163,15 @@ def _may_hold_huge_rows(source: Source, metadata: Any, group: int, columns: Sequ
 
 
 def is_below(path: str, columns: Sequence[str]) -> bool:
-    """Return whether the leaf column `path` is one of `columns`, or inside one of them."""
+    """Return whether the leaf column `path` is in `columns`, or lies inside one of `columns`."""
     return any(path == column or path.startswith(f"{column}.") for column in columns)
 
 
 def _is_compact(source: Source, metadata: Any, group: int, chunk: Any) -> bool:
-    """Return whether a column chunk is so well compressed that a single row may be huge."""
+    """Return whether a column chunk is compressed so well that a single row may be huge.
+
+    Raise `InputError` if the average row is too large.
+    """
     rows = metadata.row_group(group).num_rows
     size = max(chunk.total_uncompressed_size, chunk.num_values * VALUE_BYTES)
     if size > max(1, rows) * (MAX_RECORD_BYTES + _SLACK_BYTES):
@@ -184,7 +198,10 @@ def _too_long(problem: str, source: Source, remedy: str) -> InputError:
 
 
 def longest_text(source: Source, metadata: Any, group: int, chunks: Sequence[Any]) -> int:
-    """Return the length in bytes of the longest text in dictionaries of `chunks`, or 0."""
+    """Return the length in bytes of the longest text in the dictionaries of `chunks`.
+
+    Return 0 if no chunk has a dictionary.
+    """
     longest = 0
     for chunk in chunks:
         if _has_dictionary(chunk):

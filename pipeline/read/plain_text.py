@@ -1,8 +1,8 @@
-"""Documents in plain text: a whole file, a line, or a block that ends at a blank line.
+r"""Documents in plain text: each file, each line, or each block of lines between blank lines.
 
-Text is not changed, except that the newline at the end of a line or block is removed; `\\r\\n`
-inside a document is kept. Blank lines separate documents and are not records. Bytes that are not
-UTF-8 reject only the document that holds them.
+Text is not changed, except that the newline at the end of a line or block is removed. A `\r\n`
+inside a document is not changed. Blank lines separate documents and are not records. A document
+with bytes that are not UTF-8 is rejected, without effect on other documents.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NEWLINE_BYTES = 2  # a document may be one newline longer while it is read
 
 
 def lines_as_documents(stream: LineStream) -> Iterator[Batch]:
-    """Yield one document per line that is not blank."""
+    """Yield batches in which each line that is not blank is a document."""
     record = line = 0
     for block in stream.blocks():
         if count := block.blank_lines:
@@ -43,7 +43,10 @@ def lines_as_documents(stream: LineStream) -> Iterator[Batch]:
 
 
 def _plain_lines(block: Block, record: int) -> Batch | None:
-    """Return the lines of a block, decoded together (ten times as fast); None if that fails."""
+    """Return the lines of a block, or None if the block is too long or not valid UTF-8.
+
+    All lines are decoded together, which is ten times as fast as one by one.
+    """
     try:
         text = "" if block.too_long else block.data.decode()
     except UnicodeDecodeError:
@@ -69,7 +72,7 @@ def _plain_lines(block: Block, record: int) -> Batch | None:
 
 
 def _any_lines(block: Block, record: int, line: int) -> Batch:
-    """Return the lines of a block, each decoded separately."""
+    """Return the lines of a block, decoded one by one."""
     batch = _BatchBuilder(record, line)
     for offset, raw, size in _lines(block):
         blank = size == len(raw) and not raw.strip()
@@ -82,10 +85,11 @@ def _any_lines(block: Block, record: int, line: int) -> Batch:
 
 
 def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Batch]:
-    """Yield one document per run of lines that are not blank.
+    """Yield batches in which each run of lines that are not blank is a document.
 
-    A span owns the documents after its first blank line (the first span owns all from its start),
-    up to the first blank line at or after its end. So a file can be cut into spans at any byte.
+    The documents of a span begin after its first blank line, and end at the first blank line at or
+    after the end of the span. With `from_start`, they begin at the start of the span. So a file can
+    be cut into spans at any byte.
     """
     record = line = 0
     started = from_start
@@ -122,7 +126,7 @@ def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Bat
 
 
 def file_as_document(stream: LineStream) -> Iterator[Batch]:
-    """Yield the whole file as one document."""
+    """Yield a batch with the whole file as one document."""
     document = _Document(0, 0)
     limit = MAX_DOCUMENT_BYTES if (stream.known_size or 0) <= MAX_DOCUMENT_BYTES else 0
     for chunk in stream.chunks():
@@ -143,7 +147,10 @@ class _Document:
         self.data = bytearray()  # a list of lines would take forty bytes more for each
 
     def extend(self, data: bytes, size: int, limit: int) -> None:
-        """Add `size` bytes that begin with `data`; over `limit` keep only the beginning."""
+        """Add `size` bytes to the document, of which `data` has all or the first.
+
+        If the document becomes larger than `limit`, only its beginning is stored.
+        """
         self.size += size
         self.line_end = size - len(_chomp(data)) if size == len(data) else 0
         if self.size <= limit + _NEWLINE_BYTES:
@@ -154,7 +161,7 @@ class _Document:
             self.data += data[:_HEAD_BYTES]
 
     def taken(self, *, whole: bool) -> bytes:
-        """Return the bytes and clear the buffer; the last line end is removed unless `whole`."""
+        """Return the bytes and clear the buffer. Unless `whole`, remove the last line end."""
         data = bytes(self.data)
         self.data = bytearray()
         return data if whole else _chomp(data)
@@ -175,13 +182,13 @@ class _BatchBuilder:
         return self._first_line + self._batch.lines
 
     def count_lines(self, count: int, *, blank: bool = False, inside: bool = True) -> None:
-        """Count lines, unless they belong to the next span."""
+        """Add `count` lines to the counts of the batch, unless they belong to the next span."""
         if inside:
             self._batch.lines += count
             self._batch.blank_lines += count if blank else 0
 
     def add(self, document: _Document | None, limit: int, *, whole: bool = False) -> None:
-        """Add a document, or reject it; do nothing for None."""
+        """Add a document, or reject it if it is too large, empty or not UTF-8. Ignore None."""
         if document is None:
             return
         at = Position(self._record + self._batch.read, document.line, document.offset)
@@ -214,9 +221,9 @@ class _BatchBuilder:
 
 
 def _lines(block: Block) -> Iterator[tuple[int, bytes, int]]:
-    """Yield offset, bytes (with the newline) and size of each line; only `\\n` ends a line.
+    r"""Yield (offset, bytes, size) of each line. Only `\n` ends a line.
 
-    For a line over the limit the bytes are only its beginning.
+    The bytes include the newline. For a line that is too long, they are only its beginning.
     """
     if block.too_long:
         yield block.offset, block.data, block.too_long
@@ -229,9 +236,9 @@ def _lines(block: Block) -> Iterator[tuple[int, bytes, int]]:
 
 
 def _runs(block: Block) -> Iterator[tuple[int, bytes, int]]:
-    """Yield offset, bytes and size of each blank line, and of each run of lines between them.
+    """Yield (offset, bytes, size) of each blank line and of each run of lines between blank lines.
 
-    A block of only blank lines is yielded as one.
+    A block in which all lines are blank is yielded undivided.
     """
     if block.too_long:
         yield block.offset, block.data, block.too_long

@@ -1,15 +1,17 @@
-"""Limits of worker processes: processor time, memory, and the life of the parent.
+"""Limits of worker processes: processor time, memory, and the lifetime of the parent.
 
 Code that holds the interpreter's lock cannot be interrupted from within its process: no other
-thread runs, and no Python signal handler is called. The kernel can end the process, though: its
-timer of used processor time sends SIGPROF, whose default action is to terminate. Allocation over
-the memory limit is a `MemoryError`. Both limits are for worker processes, never for the user's own
-process. Processor time is counted, not wall time, so a busy machine ends no worker.
+thread runs, and no Python signal handler is called. The kernel can end the process, though. Its
+timer of processor time sends SIGPROF, whose default action is to terminate the process. An
+allocation beyond the memory limit raises `MemoryError`. Both limits are for worker processes, never
+for the user's own process. The timer counts processor time and not elapsed time, so a busy machine
+does not end a worker.
 
-A worker writes its current record into a file that it shares with its parent, which reads it after
-the worker has died. A worker ends when its parent has died. Without help it would notice only at
-its next report, which one call of a tokenizer may delay by a minute; so a thread waits until the
-pipe of reports has no reader. The next build removes the files of the unfinished unit.
+A worker writes its current record into a file that it shares with its parent. The parent reads the
+file if the worker dies. When the parent dies, its workers end too: in each worker a thread waits
+until the pipe for reports has no reader. Without the thread, a worker would notice only at its next
+report, which one call of a tokenizer may delay by a minute. The next build removes the files of the
+unfinished unit.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ _NO_LINE = -1
 
 
 class Activity(NamedTuple):
-    """Activity of a process, and its current record: span, line and byte."""
+    """What a process is doing, and the span, line and byte of its current record."""
 
     doing: str
     source: int
@@ -76,7 +78,7 @@ def available_cores() -> int:
 
 
 def end_without_reader(pipe: int) -> None:
-    """Start a thread that ends this process when the other end of `pipe` has no reader."""
+    """Start a thread that ends this process once nobody can read from the other end of `pipe`."""
     if hasattr(select, "poll"):
         threading.Thread(target=_wait_and_end, args=(os.dup(pipe),), daemon=True).start()
 
@@ -89,7 +91,10 @@ def _wait_and_end(pipe: int) -> None:
 
 
 def seconds_allowed() -> float:
-    """Return the seconds of processor time allowed for a record; workers inherit the variable."""
+    """Return the seconds of processor time allowed for a record.
+
+    They come from the environment variable `SECONDS_VARIABLE`, which workers inherit.
+    """
     try:
         seconds = float(os.environ.get(SECONDS_VARIABLE, _SECONDS))
     except ValueError:
@@ -103,7 +108,10 @@ def new_note() -> IO[bytes]:
 
 
 def read_activity(note: IO[bytes]) -> Activity | None:
-    """Return the activity that a process wrote to `note`; None if it is not within `limits`."""
+    """Return the activity that a process wrote to `note`.
+
+    Return None if the process is not inside a `Watch.limits` block.
+    """
     data = os.pread(note.fileno(), _NOTE_BYTES, 0)
     active, size, source, start, stop, line, offset = _HEAD.unpack_from(data)
     if not active:
@@ -114,9 +122,10 @@ def read_activity(note: IO[bytes]) -> Activity | None:
 
 @contextlib.contextmanager
 def limited_memory(room: int) -> Iterator[bool]:
-    """Give this process at most `room` bytes more of address space within the block.
+    """Limit the address space of this process to `room` more bytes within the block.
 
-    Yields False where the system has no such limit, or the process has a lower one.
+    Yield True if the limit was set. Yield False if the system has no such limit, or the process has
+    a lower limit already.
     """
     statm = _opened_statm()
     try:
@@ -132,7 +141,7 @@ def limited_memory(room: int) -> Iterator[bool]:
 
 
 class Watch:
-    """Limits of this process, which writes its `Activity` to the file descriptor `note`."""
+    """Limits of this process, and its `Activity`, written to the file descriptor `note`."""
 
     def __init__(self, note: int) -> None:
         self._note = mmap.mmap(note, _NOTE_BYTES)
@@ -141,20 +150,20 @@ class Watch:
         signal.signal(OVERTIME, signal.SIG_DFL)
 
     def begin(self, doing: str, *, source: int = NO_SOURCE, start: int = 0, stop: int = 0) -> None:
-        """Write down what the process is `doing`, and the span of its records, if any."""
+        """Write down what the process is `doing` and, if it reads records, their span."""
         words = doing.encode()[: _NOTE_BYTES - _HEAD.size]
         self._note[_HEAD.size : _HEAD.size + len(words)] = words
         _HEAD.pack_into(self._note, 0, 0, len(words), source, start, stop, _NO_LINE, 0)
 
     def at(self, line: int | None, offset: int) -> None:
-        """Write down the current record and restart its time; costs 1 us."""
+        """Write down the position of the current record, and restart its timer. Takes 1 us."""
         at = _HEAD.size - _RECORD.size
         _RECORD.pack_into(self._note, at, _NO_LINE if line is None else line, offset)
         signal.setitimer(signal.ITIMER_PROF, self.seconds)
 
     @contextlib.contextmanager
     def limits(self) -> Iterator[None]:
-        """Enforce the limits within the block; costs 5 us."""
+        """Enforce the limits of time and memory within the block. Takes 5 us."""
         before = None if self._statm is None else _limit_memory(self._statm, _MEMORY)
         signal.setitimer(signal.ITIMER_PROF, self.seconds)
         self._note[0] = 1
@@ -168,7 +177,7 @@ class Watch:
 
 
 def _opened_statm() -> int | None:
-    """Return a descriptor of the memory statistics of this process; None without them."""
+    """Return a file descriptor for the memory statistics of this process, or None."""
     try:
         return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -176,7 +185,10 @@ def _opened_statm() -> int | None:
 
 
 def _limit_memory(statm: int, room: int) -> tuple[int, int] | None:
-    """Limit the address space to `room` more bytes; return the old limits, None if unchanged."""
+    """Limit the address space to `room` bytes more than are in use. Return the old limits.
+
+    If the old limit is lower, change nothing and return None.
+    """
     used = int(os.pread(statm, 64, 0).split(b" ", 1)[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY and soft <= used + room:

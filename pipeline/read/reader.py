@@ -28,9 +28,9 @@ class ReadOptions:
 
 
 class StreamReader:
-    """Base of readers of one span: progress and digests of its byte stream.
+    """Base class of the readers of one span, with the progress and digests of its byte stream.
 
-    The rows of a table do not come from `stream`: its progress is 0, and it has no digests.
+    A table has no byte stream, so its progress is 0 and it has no digests.
     """
 
     def __init__(self, source: Source, span: Span, stream: LineStream) -> None:
@@ -38,18 +38,18 @@ class StreamReader:
 
     @property
     def chunk_digests(self) -> list[str]:
-        """Return the hex digests of the chunks of the span; none for tables."""
+        """Return the hex digests of the chunks of the span, or an empty list for a table."""
         return self._stream.chunk_digests
 
     @property
     def stored_bytes(self) -> int:
-        """Return how many stored bytes of a compressed file were read so far; 0 for others."""
+        """Return the number of compressed bytes read so far, or 0 for an uncompressed input."""
         return self._stream.stored_bytes
 
     def needed_bytes(self) -> int:
-        """Return about how many stored bytes hold the records yielded so far.
+        """Return about how many compressed bytes contain the records yielded so far.
 
-        See `LineStream.needed_bytes`, which also says when this may be called.
+        Nothing may be read afterwards, as explained in `LineStream.needed_bytes`.
         """
         return self._stream.needed_bytes()
 
@@ -72,7 +72,7 @@ class SpanReader(StreamReader):
         super().__init__(source, span, stream)
 
     def batches(self) -> Iterator[Batch]:
-        """Yield all records of the span, in order."""
+        """Yield all records of the span in order, as batches."""
         options, source, span = self._options, self._source, self._span
         if source.format in ("parquet", "hf"):
             yield from text_batches(
@@ -85,7 +85,10 @@ class SpanReader(StreamReader):
             )
 
     def head(self, size: int) -> tuple[bytes, int]:
-        """Return the first `size` bytes of a text file, and about their number of stored bytes."""
+        """Return the first `size` bytes of a text file, and about their number of stored bytes.
+
+        The numbers differ if the file is compressed.
+        """
         data = b""
         with contextlib.closing(self._stream.chunks()) as chunks:
             for chunk in chunks:

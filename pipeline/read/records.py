@@ -66,7 +66,7 @@ class Position(NamedTuple):
 
 
 class Portion(Protocol):
-    """Interface of batches of any kind of build: consecutive records of one span."""
+    """Interface of batches, for all kinds of builds. A batch has consecutive records of a span."""
 
     @property
     def read(self) -> int:
@@ -80,9 +80,10 @@ class Portion(Protocol):
 class Batch:
     """Consecutive records of one span.
 
-    `texts` are those of the usable records. For each text, `offsets` has the byte or row in the
-    input and `records` the number within the span; `keys` has its split key, if a field decides
-    the split. `read` counts all records, `consumed` the stored bytes that they take.
+    `texts` has the texts of the usable records. For each text, `offsets` has the byte or row at
+    which its record begins in the input, and `records` has the number of the record in the span. If
+    a field decides the split, `keys` has the split key of each text. `read` is the number of all
+    records, and `consumed` is the number of stored bytes that the records take up.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -105,7 +106,8 @@ class Batch:
     ) -> None:
         """Add a `Reject` for the record at the position `at`.
 
-        `raw` are its bytes; if they are only the beginning, `size` is the full length in bytes.
+        `raw` has the bytes of the record. If they are only its beginning, `size` is the full length
+        in bytes.
         """
         self.rejects.append(
             Reject(
@@ -130,7 +132,7 @@ def excerpt(raw: bytes) -> str:
 
 
 def without_text(reject: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of an entry of rejects.jsonl without the fields that may quote the record."""
+    """Return a copy of an entry of rejects.jsonl without the texts that may quote the record."""
     return reject | {"detail": "", "excerpt": None}
 
 

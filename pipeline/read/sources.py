@@ -25,11 +25,11 @@ HUB_PREFIX = "hf:"
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """One input: a file, or a Hugging Face dataset.
+    """One input: a file or a Hugging Face dataset.
 
-    `size` is the size of the file in bytes, and `modified` its time of modification in nanoseconds.
-    For a dataset `size` is that of its Arrow files, and `modified` a hash of their names, sizes and
-    times.
+    For a file, `size` is its size in bytes, and `modified` its modification time in nanoseconds.
+    For a dataset, `size` is the total size of its Arrow files, and `modified` is a hash of their
+    names, sizes and modification times.
     """
 
     path: str
@@ -41,7 +41,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def splittable(self) -> bool:
-        """Return whether a byte range of it can be read without the bytes before."""
+        """Return whether any byte range of the input can be read without the bytes before it."""
         return self.format in ("jsonl", "text") and self.compression is None
 
 
@@ -51,7 +51,7 @@ def input_error(problem: str, where: str, remedy: str, code: str = "E_INPUT") ->
 
 
 def changed_error(source: Source) -> InputError:
-    """Return the error of an input that has changed since it was planned."""
+    """Return the error about an input that has changed since the build was planned."""
     return input_error(
         "the file changed while it was being read", source.name,
         "Leave inputs alone during a build, then run the command again.", "E_CHANGED",
@@ -60,7 +60,7 @@ def changed_error(source: Source) -> InputError:
 
 @contextlib.contextmanager
 def reading(path: Path | str) -> Iterator[None]:
-    """Turn an OSError within the block into a `StorageError` about `path`, with a remedy."""
+    """Turn an `OSError` within the block into a `StorageError` about `path`, with advice."""
     with storage_errors(path):
         try:
             yield
@@ -74,7 +74,7 @@ def reading(path: Path | str) -> Iterator[None]:
 def check_unchanged(source: Source, found: os.stat_result | None = None) -> None:
     """Raise `InputError` if the file has changed since the build was planned.
 
-    `found` is the `fstat` of the opened file; without it the path is examined.
+    `found` is the `fstat` result of the open file. If it is None, the status of the path is read.
     """
     if found is None:
         with reading(source.path):

@@ -1,9 +1,9 @@
 """`.pt` files of other programs: tensors and plain data, read without running any code.
 
-``torch.load(weights_only=True, mmap=True)`` is the only reader: its unpickler builds tensors and
-plain containers and refuses everything else. The archive must be uncompressed, as torch.save writes
-it, so that nothing in it is larger than the file, and a tensor must not have more bytes than the
-file. A tensor is mapped: it takes no memory until its rows are read.
+Files are read only by ``torch.load(weights_only=True, mmap=True)``, whose unpickler builds tensors
+and plain containers and refuses everything else. The archive must be uncompressed, as torch.save
+writes it, so that nothing in it is larger than the file. A tensor must not have more bytes than the
+file. Tensors are memory-mapped, so they take no memory until their rows are read.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _AGAIN = "Restore this file, or save it again with torch.save."
 
 
 def load(path: Path, where: str, *, code: str, trusted: str) -> Any:
-    """Return the tensors and plain data in `path`, which errors call `where`.
+    """Return the tensors and plain data in the file `path`. Errors call the file `where`.
 
-    Raise `InputError`: with `code` for a file that torch.save did not write, with ``E_PICKLE`` and
-    the remedy `trusted` for a pickle of anything else.
+    Raise `InputError` with `code` if torch.save did not write the file. Raise `InputError` with
+    ``E_PICKLE`` and the advice `trusted` if the file is a pickle of anything else.
     """
     import torch
 
@@ -62,7 +62,7 @@ def load(path: Path, where: str, *, code: str, trusted: str) -> Any:
 
 
 def _require_archive(path: Path, where: str, code: str) -> None:
-    """Raise `InputError` unless `path` is an archive without compression."""
+    """Raise `InputError` unless `path` is an uncompressed archive, as torch.save writes it."""
     if not zipfile.is_zipfile(path):
         raise InputError(
             "is not an archive as torch.save has written it since torch 1.6", where=where,
@@ -78,12 +78,18 @@ def _require_archive(path: Path, where: str, code: str) -> None:
 
 
 def rewriting(path: Path, expression: str, why: str) -> str:
-    """Return a remedy: a command that saves `expression`, in which ``f`` is `path`, to `path`."""
+    """Return advice, which begins with `why`: a command that saves `expression` to `path`.
+
+    In the expression, ``f`` is the path.
+    """
     return f'{why}: python -c "import torch; f = {str(path)!r}; torch.save({expression}, f)"'
 
 
 def rows_problem(value: Any, size: int) -> str | None:
-    """Return why `value`, from a file of `size` bytes, has no rows of numbers; None if it has."""
+    """Return why `value` cannot be used as rows of numbers, or None if it can.
+
+    The value was read from a file of `size` bytes.
+    """
     import torch
 
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
@@ -98,7 +104,7 @@ def rows_problem(value: Any, size: int) -> str | None:
 
 
 def numbers_of(rows: torch.Tensor) -> npt.NDArray[Any]:
-    """Return `rows` as a contiguous array, of uint16 if they are bfloat16."""
+    """Return `rows` as a contiguous array. If they are bfloat16, the array is uint16."""
     import torch
 
     rows = rows.detach().resolve_conj().contiguous()
