@@ -153,7 +153,7 @@ class Vision:
         return NORMALIZE[given] if isinstance(given, str) else given
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """Return the batch."""
+        """Return the batch; raise `UsageError` if the samples have no field of images."""
         return self.of_columns(columns_of(samples, ("pixel_values", "labels")))
 
     def of_columns(self, columns: Columns) -> dict[str, Any]:
@@ -302,7 +302,7 @@ class VisionText:
     text: Padded = field(default_factory=CausalLM)
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """Return the batch."""
+        """Return the batch; raise `UsageError` if the samples have no field of images."""
         columns = columns_of(samples)
         images = {name: values for name, values in columns.items() if name in IMAGES}
         batch = self.vision.of_columns(images or columns)  # no image: the error lists the fields

@@ -40,7 +40,7 @@ class Preference(Padded):
     equal_widths: bool = False
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """Return the batch."""
+        """Return the batch; raise `UsageError` if the samples lack a field of ids."""
         columns = columns_of(samples)
         require_fields(columns, "chosen_input_ids", "rejected_input_ids", where="preference pairs")
         return self.finish(self.pad(columns, ("chosen_", "rejected_") if self.equal_widths else ()))
@@ -100,7 +100,7 @@ class GRPO(Padded):
         require(self.responses != self.scores, "scores", "must not be the field of the responses")
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """Return the batch."""
+        """Return the batch; raise `UsageError` if the samples have no `responses`."""
         columns = columns_of(samples)
         require_fields(columns, self.responses, where="GRPO")
         groups = columns[self.responses] = [

@@ -267,7 +267,7 @@ def _from_numbers(values: Sequence[Any]) -> Array:
 
 
 def _refuse_floats(arrays: list[Array], field: str | None) -> None:
-    """Raise `SampleError` for the first array of floats."""
+    """Raise `SampleError` if an array has floats; the error names the first such array."""
     for number, array in enumerate(arrays):
         if array.dtype.kind == "f" and array.size:
             raise SampleError(

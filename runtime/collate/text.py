@@ -48,7 +48,7 @@ class CausalLM(Padded):
     shift: bool = False
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """Return the batch."""
+        """Return the batch; raise `UsageError` if the samples have no `input_ids`."""
         columns = columns_of(samples, ("input_ids", "labels"))
         require_fields(columns, "input_ids", where="causal language models")
         given = columns.pop("labels", None)
@@ -97,7 +97,7 @@ class Classification(Padded):
         require(self.kind in allowed, "kind", f"must be one of {allowed}, got {self.kind!r}")
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """Return the batch."""
+        """Return the batch; raise `UsageError` if the samples have no `input_ids`."""
         columns = columns_of(samples, ("input_ids", "labels"))
         require_fields(columns, "input_ids", where="classification of text")
         name = next((name for name in _LABEL_NAMES if name in columns), None)
@@ -170,7 +170,7 @@ class Seq2Seq(Padded):
         )  # fmt: skip
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """Return the batch."""
+        """Return the batch; raise `UsageError` if the samples lack inputs or a target."""
         columns = columns_of(samples, ("input_ids", "labels"))
         learns = "labels" in columns or _DECODER_IDS not in columns
         named = "labels" if learns else _DECODER_IDS

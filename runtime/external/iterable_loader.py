@@ -145,7 +145,7 @@ class IterableSource:
         self._loaded = self.next != Progress()
 
     def _sized_as(self, state: object) -> dict[str, Any]:
-        """Return the definition of the order, with the buffer size of `state` if ours is a default.
+        """Return the definition of the order, in which `state` replaces a default buffer size.
 
         A state without a buffer size belongs to an unshuffled stream. The definition is then
         returned unchanged, and so differs from that of the state.
@@ -178,9 +178,9 @@ class _IterablePass:
     def counted(self, batches: Iterator[Any]) -> Iterator[Counted]:
         """Yield each batch with its number of rows and its number of padding rows.
 
-        Each batch is yielded after the next batch was read, because the last batch of a pass is
-        counted differently. A batch is None if none of its rows can be used. It advances the
-        position, but is not yielded.
+        A batch is yielded only after the next batch was read, to know whether it is the last of the
+        pass. A batch is None if none of its rows can be used. It advances the position, but is not
+        yielded.
         """
         source, begin = self._source, self._begin
         served, waiting = begin.position, list[Any]()
@@ -209,9 +209,9 @@ class _IterablePass:
     def _has_next(self, served: int) -> bool:
         """Return whether another pass follows this pass, which had no batch.
 
-        True if this pass started at the end of an epoch, from a loaded state. Otherwise issue a
-        warning and return False. Raise `InputError` if rows were read but none could be used, or if
-        the stream is infinite.
+        The result is True if this pass started from a loaded position, at the end of an epoch.
+        Otherwise a warning is issued and the result is False. Raise `InputError` if rows were read
+        but none could be used, or if the stream is infinite.
         """
         if self._begin.position:
             return True

@@ -142,9 +142,9 @@ class Collated(Dataset[Batch]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Indices) -> list[Any]:
-        """Return a list of the samples with these numbers, collated as a batch.
+        """Return a list of the samples with the numbers `indices`, collated as a batch.
 
-        A stock DataLoader calls this method. Negative indices count from the end.
+        A stock DataLoader calls this method. Negative numbers count from the end.
         """
         numbers = from_the_end(indices, len(self))
         if not numbers.size:
@@ -154,7 +154,7 @@ class Collated(Dataset[Batch]):
         return SampleList(samples, self._marked(batch, numbers))
 
     def batch(self, indices: Indices) -> Batch:
-        """Return the batch of the samples with these numbers, in the given order."""
+        """Return the batch of the samples with the numbers `indices`, in the given order."""
         numbers = sample_numbers(indices, len(self))
         return self._marked(self._unmarked(numbers), numbers)
 
@@ -168,7 +168,7 @@ class Collated(Dataset[Batch]):
         return self.sample_mask and (self.masks_whole or not real.all())
 
     def _unmarked(self, indices: Indices) -> Any:
-        """Return the batch of the samples with these numbers, without a `sample_mask`."""
+        """Return the batch of the samples with the numbers `indices`, without a `sample_mask`."""
         numbers, epoch = sample_numbers(indices, len(self)), 0
         if self.tagged:
             numbers, epoch = without_epoch(numbers)
@@ -195,7 +195,7 @@ class Collated(Dataset[Batch]):
         return cast("list[int]", numbers.tolist())
 
     def _fetch(self, wanted: list[int]) -> list[Any]:
-        """Return a list of the samples with these numbers, read in one call if possible.
+        """Return a list of the samples with the numbers `wanted`, read in one call if possible.
 
         Raise `UsageError` if `__getitems__` of the dataset does not return a list of samples.
         """
@@ -235,7 +235,7 @@ class Collated(Dataset[Batch]):
             raise failed(f"samples {_some(wanted)}", "collating them", error) from error
 
     def _collate_of(self, epoch: int) -> Collate:
-        """Return the collate function for `epoch`."""
+        """Return the collate function for `epoch`, or `collate` itself if it ignores epochs."""
         if not self.by_epoch:
             return self.collate
         if self._current is None or self._current[0] != epoch:

@@ -108,7 +108,7 @@ class PreprocessedDataset(Dataset[Any]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return a list of the samples with these numbers.
+        """Return a list of the samples with the numbers `indices`, which may be negative.
 
         Samples that are not in the cache are read in one call if the data allows it.
         """
@@ -127,7 +127,7 @@ class PreprocessedDataset(Dataset[Any]):
         return samples
 
     def select(self, indices: Iterable[int]) -> PreprocessedDataset:
-        """Return a dataset of the samples with these numbers; it has its own cache.
+        """Return a dataset of the samples with the numbers `indices`, which has its own cache.
 
         >>> PreprocessedDataset(["a", "b", "c"]).select([2, -3])[1]
         'a'

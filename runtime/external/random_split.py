@@ -1,6 +1,6 @@
 """Random split of a map-style dataset into two parts, without a list of sample numbers.
 
-The parts are ranges of one permutation of the samples, which is a function of (seed, number of
+The parts are ranges of the same permutation of the samples, which is a function of (seed, number of
 samples). Every sample is in exactly one part.
 """
 
@@ -50,7 +50,7 @@ class Part:
         return self.whole[int(self.numbers([index])[0])]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return a list of the samples with these numbers; read in one call if `whole` allows."""
+        """Return a list of the samples at `indices`, read in one call if `whole` allows it."""
         numbers: list[int] = self.numbers(indices).tolist()
         together = getattr(self.whole, "__getitems__", None)
         found = None if together is None else together(numbers)

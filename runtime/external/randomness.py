@@ -72,7 +72,7 @@ class SeededDraws(Collated):
         return {**super().definition, "draws": True}
 
     def _unmarked(self, indices: Indices) -> Any:
-        """Return the batch of the samples with these numbers, without a `sample_mask`.
+        """Return the batch of the samples with the numbers `indices`, without a `sample_mask`.
 
         Outside of worker processes, the state of the global generators is restored afterwards.
         """
@@ -224,7 +224,7 @@ class _SeparateGenerators:
         self._keep()
 
     def drawn(self, rows: Iterator[Any]) -> Iterator[Any]:
-        """Yield `rows`; while a row is made, these generators replace the global generators."""
+        """Yield `rows`; the stored generators replace the global generators while a row is made."""
         row = None
         while row is not _NONE:
             with isolated():

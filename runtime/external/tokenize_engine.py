@@ -65,7 +65,7 @@ def tokenizer_digest(tokenizer: Any) -> str | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizeEngine:
-    """Engine that returns the `input_ids` of a text, and other fields unchanged.
+    """Engine that tokenizes a text, and returns its `input_ids` and the fields of `keep`.
 
     >>> class Bytes:
     ...     def encode(self, text): return list(text.encode())

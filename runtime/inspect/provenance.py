@@ -19,7 +19,7 @@ def sources_of(split: Split, documents: Ints) -> tuple[Ints, Ints]:
     """Return two int64 arrays [k]: the input number, and the byte offset or row, of each document.
 
     An input number is an index of `split.dataset.inputs`. The cost is about 10 microseconds for
-    each shard with one of the `documents`. Raise `IntegrityError` if a stored input number does not
+    each shard that contains a document. Raise `IntegrityError` if a stored input number does not
     exist.
     """
     _check(split, documents)
@@ -48,10 +48,9 @@ def records_of(split: Split, documents: Ints) -> Ints:
 def find_record(dataset: Dataset, record: int, split: str | None = None) -> tuple[Split, range]:
     """Return the split and the range of documents that were made from record number `record`.
 
-    It is one document, except for preferences and for conversations that were cut. They have
-    several consecutive documents. The search is in the split called `split`, or in all splits if it
-    is None. Raise `UsageError` if there is no such record, if it was rejected, or if it is in
-    another split.
+    Most records have one document. Preferences, and conversations that were cut, have several
+    consecutive documents. If `split` is not None, only the split of that name is searched. Raise
+    `UsageError` if there is no such record, if it was rejected, or if it is in a different split.
     """
     read = dataset.manifest.records.read
     if not 0 <= record < read:
