@@ -1,12 +1,12 @@
 """`MixtureDataset`: several datasets served as one, in any order of rows.
 
-A batch is made of one batch from each source that has rows in it. Tensors with an axis of rows are
-copied into place; tensors over all rows laid end to end (`cu_seqlens`, `max_seqlen`) are computed
-from those of the sources. Sources whose batches do not match cause an error that names them and the
-difference.
+A batch is made from one batch of each source that has rows in it. Tensors with an axis of rows are
+copied to the positions of their rows. Tensors that describe all rows concatenated (`cu_seqlens`,
+`max_seqlen`) are computed from those of the sources. If the batches of two sources do not match, an
+error names the sources and the difference.
 
 A batch with rows of several sources costs one more memory copy than the batches of its sources, and
-about 30 microseconds for each. The order of the rows comes from runtime/mixture/order.py.
+about 30 microseconds per source. The order of the rows comes from runtime/mixture/order.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FIRST = np.zeros(1, np.int64)
 
 
 class MixedDataset(SampleDataset, Protocol):
-    """Interface of the datasets of a mixture: samples of one split.
+    """Interface of the datasets of a mixture, each with the samples of one split.
 
     A dataset that pads its rows also has `padding` (runtime/padding.py) and `pad_id`.
     """
@@ -42,7 +42,10 @@ class MixedDataset(SampleDataset, Protocol):
     split: Split
 
     def covering(self, start: int, stop: int) -> Ints:
-        """Return the samples with a token in `start` to `stop` of the split: int64, increasing."""
+        """Return the numbers of all samples with a token in `start` to `stop` of the split.
+
+        The array is int64 and increasing.
+        """
         ...
 
 
@@ -51,14 +54,15 @@ class MixtureDataset(BatchDataset):
 
     With `source_ids`, every batch has a tensor `source`, int64 [rows]: the number of the dataset of
     each row, -1 for `PADDING`. The other tensors are those of the datasets, whose batches must have
-    the same tensors and row shapes. If each source pads its rows to its longest, they are padded
-    further to the longest of all, with the pad id of the source and on the side that it pads.
-    Document ids remain those of each split.
+    the same tensors and row shapes. If each source pads its rows to the longest of a batch, the
+    rows are padded further to the longest row of all sources. This uses the pad id and the padding
+    side of their source. Document ids are numbered per split, as in the sources.
 
-    Reads one row of each source. Raises `UsageError` (E_MIXTURE) if the batches do not match.
-    Unless `mixed_tokenizers`, raises `IncompatibleError` (E_TOKENIZER) if the tokenizers differ, or
-    the options for EOS, BOS and special text: the same ids would mean different texts, and
-    documents would end differently. Pickles as its datasets.
+    The constructor reads one row of each source. It raises `UsageError` (E_MIXTURE) if the batches
+    do not match. Unless `mixed_tokenizers`, it raises `IncompatibleError` (E_TOKENIZER) if the
+    tokenizers differ, or the options for EOS, BOS and special text: the same ids would mean
+    different texts, and documents would end differently. The mixture can be pickled if its datasets
+    can.
 
         >>> both = MixtureDataset({"prose": prose, "code": code})            # doctest: +SKIP
         >>> order = both.mixture({"prose": 0.7, "code": 0.3}).order(seed=0)  # doctest: +SKIP
@@ -96,7 +100,7 @@ class MixtureDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return contents, sizes and row options, which decide what a sample is, as JSON values."""
+        """Return the contents, sizes and row options that determine the samples, as JSON values."""
         return {
             "kind": "mixture", "content": [d.split.content_id for d in self._datasets],
             "samples": [len(d) for d in self._datasets],
@@ -114,8 +118,8 @@ class MixtureDataset(BatchDataset):
     ) -> WeightedSources:
         """Return the sources with their `weights`; for the other arguments see `WeightedSources`.
 
-        `weights` and `tokens_per_sample` have a value for each source, by name. Raises `UsageError`
-        (E_WEIGHTS) if names are missing or unknown.
+        `weights` and `tokens_per_sample` have a value for each source, by name. Raise `UsageError`
+        (E_WEIGHTS) if a name is missing or unknown.
         """
         means = tokens_per_sample or {}
         for where, names in (("weights", set(weights)), ("tokens_per_sample", set(means))):
@@ -135,10 +139,11 @@ class MixtureDataset(BatchDataset):
         return WeightedSources(sources, by=by, max_period=max_period, tolerance=tolerance)
 
     def by_source(self, samples: Ints) -> Iterator[tuple[int, Ints, Ints]]:
-        """Yield for each source: its number, the rows of `samples` from it, their numbers in it.
+        """Yield (source, rows, samples) for each source that has samples in `samples`.
 
-        `PADDING` counts as a sample of the first source. Raises `IndexError` for other numbers
-        outside 0 .. len - 1.
+        The number of the source comes first. `rows` are the indices of its samples in the argument,
+        and the yielded samples are numbered in the source. `PADDING` counts as a sample of the
+        first source. Raise `IndexError` for other numbers outside 0 .. len - 1.
         """
         check_samples(samples[samples != PADDING], len(self))
         source = np.maximum(np.searchsorted(self.base, samples, "right") - 1, 0)
@@ -148,7 +153,7 @@ class MixtureDataset(BatchDataset):
             yield which, rows, np.where(own == PADDING, PADDING, own - self.base[which])
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return starts and stops of the tokens that reading `samples` touches.
+        """Return starts and stops (int64) of the token ranges that reading `samples` touches.
 
         The tokens of all `splits` are numbered consecutively.
         """
@@ -165,9 +170,10 @@ class MixtureDataset(BatchDataset):
         return starts, stops
 
     def covering(self, start: int, stop: int) -> Ints:
-        """Return the samples with a token in `start` to `stop`, numbered as in `spans`.
+        """Return the numbers of all samples with a token in `start` to `stop`.
 
-        int64, increasing. Costs as much as `covering` of the sources that have these tokens.
+        The tokens are numbered as in `spans`. The array is int64 and increasing. The call costs as
+        much as `covering` of the sources that have these tokens.
         """
         tokens = self._token_base()
         first, last = np.searchsorted(tokens, start, "right") - 1, np.searchsorted(tokens, stop)
@@ -184,13 +190,13 @@ class MixtureDataset(BatchDataset):
         return np.concatenate(found)
 
     def _token_base(self) -> Ints:
-        """Return the first token of each split in the numbering of `spans`, and the end."""
+        """Return the number of the first token of each split in `spans`, and the total: int64."""
         return np.cumsum([0, *(split.tokens for split in self.splits)], dtype=np.int64)
 
     def batch(self, indices: Indices) -> Batch:
-        """Return a batch of the samples `indices`, in that order; each tensor has its own memory.
+        """Return a batch of the samples `indices`, in this order; each tensor has its own memory.
 
-        Raises `IndexError` for an index outside 0 .. len - 1.
+        Raise `IndexError` for an index outside 0 .. len - 1.
         """
         samples = sample_numbers(indices, len(self))
         parts = [self._part(which, rows, own) for which, rows, own in self.by_source(samples)]
@@ -201,7 +207,7 @@ class MixtureDataset(BatchDataset):
         return batch
 
     def _part(self, which: int, rows: Ints, own: Ints) -> SourceRows:
-        """Return the samples `own` of source `which` as the rows `rows` of a batch."""
+        """Return the samples `own` of source `which`, to become the rows `rows` of a batch."""
         try:
             batch = self._datasets[which].batch(own)
         except DataprepError as error:
@@ -210,7 +216,7 @@ class MixtureDataset(BatchDataset):
         return SourceRows(self._names[which], rows, batch, self._paddings[which])
 
     def _add_name(self, error: DataprepError, which: int) -> None:
-        """Add the path of source `which` to `error`, spelled as the user gave it."""
+        """Add the path of source `which` to `error`, written as the user gave it."""
         path, name = self._datasets[which].split.dataset.path, self._names[which]
         name_dataset(error, name if Path(name).absolute() == path else path)
 
@@ -226,8 +232,8 @@ def _padding_of(dataset: MixedDataset) -> SourcePadding | None:
 def _check_tokenizers(sources: Mapping[str, MixedDataset]) -> None:
     """Raise `IncompatibleError` unless all sources have the same tokenizer and token options.
 
-    The options of conversations are compared with those of other conversations only, because a chat
-    template decides about EOS, BOS and special text.
+    The options of conversations are only compared with those of other conversations, because a chat
+    template determines EOS, BOS and special text.
     """
     firsts: dict[bool, str] = {}
     entries = {name: part.split.dataset.manifest.tokenizer for name, part in sources.items()}
@@ -249,7 +255,7 @@ _TOKEN_OPTIONS = ("--eos", "--bos", "--special-text")
 
 
 def _token_options(entry: TokenizerEntry) -> tuple[str, str, str]:
-    """Return the values of `_TOKEN_OPTIONS` in a build, as messages show them."""
+    """Return the values of `_TOKEN_OPTIONS` for the tokenizer `entry`, as texts for messages."""
     eos, bos = ("added" if added else "none" for added in (entry.add_eos, entry.add_bos))
     return eos, bos, entry.special_text
 
@@ -263,7 +269,7 @@ def _other_tokenizer(name: str, ours: str, first: str, theirs: str) -> Incompati
 
 
 class SourcePadding(NamedTuple):
-    """Padding of a source whose rows are padded to the longest of a batch."""
+    """Padding of a source that pads its rows to the longest row of a batch."""
 
     pad_id: int
     left: bool
@@ -273,7 +279,7 @@ class SourceRows(NamedTuple):
     """The rows of a batch that come from one source.
 
     `batch` holds these rows, and `rows` their numbers in the whole batch. `padding` is None if the
-    rows of the source are equally long in all batches.
+    rows of the source have the same length in all batches.
     """
 
     name: str
@@ -283,7 +289,7 @@ class SourceRows(NamedTuple):
 
 
 def merge(parts: Sequence[SourceRows], rows: int) -> Batch:
-    """Return one batch of `rows` rows from `parts`; raise `UsageError` if these do not match."""
+    """Return a batch of `rows` rows from `parts`. Raise `UsageError` if the parts do not match."""
     if len(parts) == 1:
         return parts[0].batch
     check_fit(parts)
@@ -305,7 +311,7 @@ def _scatter(name: str, parts: Sequence[SourceRows], rows: int) -> torch.Tensor:
 
 
 def _put(target: npt.NDArray[Any], name: str, part: SourceRows) -> None:
-    """Write the rows of `part` into `target`, padded to its width if they are shorter."""
+    """Write the rows of `part` into `target`, padded if those of `target` are longer."""
     values = part.batch[name].numpy()
     if part.padding is None or values.shape[1:] == target.shape[1:]:
         target[part.rows] = values
@@ -317,7 +323,7 @@ def _put(target: npt.NDArray[Any], name: str, part: SourceRows) -> None:
 
 
 def _fill_value(name: str, pad_id: int) -> int:
-    """Return the padding value of the field `name`.
+    """Return the value with which the field `name` is padded.
 
     >>> names = ("input_ids", "chosen_labels", "doc_ids", "attention_mask")
     >>> [_fill_value(name, 9) for name in names]
@@ -331,9 +337,10 @@ def _fill_value(name: str, pad_id: int) -> int:
 
 
 def _merge_cu_seqlens(parts: Sequence[SourceRows], rows: int) -> torch.Tensor:
-    """Return `cu_seqlens` of all rows laid end to end in batch order: int32, padded with the end.
+    """Return `cu_seqlens` (int32) of all rows of the parts, concatenated in batch order.
 
-    No segment reaches from a row into the next, so each moves with its row.
+    The unused items at the end contain the total number of tokens. No segment continues from a row
+    into the next, so each segment moves with its row.
     """
     begins = []
     for part in parts:
@@ -359,8 +366,8 @@ _MERGED = {"cu_seqlens": _merge_cu_seqlens, "max_seqlen": _merge_max_seqlen}
 def check_fit(parts: Sequence[SourceRows]) -> None:
     """Raise `UsageError` unless all parts have the same tensors, with equal dtypes and row shapes.
 
-    Lengths may differ if all parts pad rows to the longest of a batch. Each part has at least one
-    row.
+    Lengths may differ if all parts pad rows to the longest of a batch. Each part must have at least
+    one row.
     """
     first = parts[0]
     for part in parts[1:]:
@@ -380,7 +387,10 @@ def _fits(one: SourceRows, other: SourceRows) -> bool:
 
 
 def _shape(part: SourceRows, name: str) -> tuple[int | str, ...]:
-    """Return the shape of a row; "longest" stands for a length that depends on the batch."""
+    """Return the shape of a row in the field `name`.
+
+    A length that depends on the batch is given as "longest".
+    """
     shape = part.batch[name].shape[1:]
     return ("longest",) * len(shape) if part.padding is not None else tuple(shape)
 

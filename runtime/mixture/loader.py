@@ -1,8 +1,8 @@
 """`mixed_loader`: a loader over several datasets, in proportion to their weights.
 
-`create_loader` calls it for datasets with weights. What is served depends on the contents in the
-order given, the weights, the seed and the options of the rows, and on no path: states remain valid
-if a dataset is moved, or its path is spelled in another way.
+`create_loader` calls it for datasets with weights. The samples served depend on the contents in the
+order given, the weights, the seed and the options of the rows, but not on paths: states remain
+valid if a dataset is moved, or its path is written differently.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ def mixed_loader(
     weights_changed: bool = False,
     mixed_tokenizers: bool = False,
 ) -> Loader:
-    """Return the loader of a mixture; `make` makes a dataset of a split, and `served` the loader.
+    """Return the loader of a mixture. `make` makes a dataset from a split, and `served` the loader.
 
     `weights` maps dataset directories, or open datasets, to weights. ``shuffle="blocks"`` shuffles
-    blocks of each source, with windows of 1 GiB over all sources together (and at least 256 MiB for
+    blocks of each source, with windows of 1 GiB for all sources together (and at least 256 MiB for
     each). The other arguments are those of `create_loader`.
 
-    Raises the errors of `open_dataset`, `MixtureDataset` and `WeightedSources`, and `UsageError`
-    for a dataset given twice under one name, for an unknown `shuffle` or `by`, and for numbers in
-    `skip` that are no samples.
+    Raise the errors of `open_dataset`, `MixtureDataset` and `WeightedSources`. Raise `UsageError`
+    if a dataset is given twice under one name, if `shuffle` or `by` is unknown, or if a number in
+    `skip` is not a sample.
     """
     kind = shuffle_kind(shuffle)
     named = _named(weights)
@@ -96,15 +96,18 @@ def mixed_loader(
 
 
 def realised(loader: Loader) -> dict[str, Realised]:
-    """Return how much a loader of a mixture has served of each source, by name.
+    """Return how much a loader of a mixture has served from each source, by name.
 
-    Computed from the state of the loader, for all epochs up to the last batch yielded, with its
-    batch size; what `drop_last` leaves out at the end of an epoch does not count. So a resumed run
-    includes what was served before, with other weights too; a dataset that is no longer in the
-    mixture has its content id as name. `tokens` are samples times their mean, None for documents
-    with weights by samples; `passes` are counted in the present size of a pass. Raises `UsageError`
-    for the loader of a single dataset. Costs some 20 microseconds, with `drop_last` for every
-    epoch; after a change of weights also the schedule of the phases before.
+    The amounts are computed from the state of the loader, for all epochs up to the last batch
+    yielded. They assume its batch size throughout. Samples that `drop_last` leaves out at the end
+    of an epoch do not count. A resumed run includes the samples served before, even with other
+    weights. A dataset that is no longer in the mixture appears under its content id.
+
+    In the result, `tokens` is the number of samples times their mean number of tokens, or None for
+    documents with weights by samples. `passes` is computed with the present number of samples in a
+    pass. Raise `UsageError` for the loader of a single dataset. The call takes some 20
+    microseconds, with `drop_last` for every epoch. After a change of weights, it also computes the
+    schedules of the earlier phases.
 
         >>> realised(loader)["code"]                                        # doctest: +SKIP
         {'samples': 1200, 'tokens': 1228800, 'passes': 0.31}
@@ -133,9 +136,11 @@ def realised(loader: Loader) -> dict[str, Realised]:
 
 
 def _served_draws(phase: Phase, cut: int) -> Iterator[tuple[int, int]]:
-    """Yield pairs (sign, draws): the samples served in `phase` are the sum of sign * counts(draws).
+    """Yield pairs (sign, draws) from which the samples served in `phase` can be computed.
 
-    Samples that do not fill a global batch of `cut` at the end of an epoch do not count.
+    The sum of sign * counts(draws), with the method `counts` of the schedule, is the number of
+    samples of each source. Samples that do not fill a global batch of `cut` samples at the end of
+    an epoch do not count.
     """
     begin, end = phase.begin, phase.end or phase.begin
     yield -1, phase.draws
@@ -156,10 +161,11 @@ def _means(parts: Mapping[str, MixedDataset]) -> dict[str, Fraction]:
 
 
 def mean_tokens(samples: MixedDataset) -> Fraction:
-    """Return the exact mean number of tokens in a sample, padding not counted.
+    """Return the exact mean number of tokens in a sample, without padding.
 
-    Immediate for windows, packed rows and whole preferences (``overlong="error"``). For documents
-    it costs reading the lengths of all, 8 bytes each. Raises `UsageError` for other datasets.
+    For windows, packed rows and whole preferences (``overlong="error"``) the mean is known at once.
+    For documents the lengths of all documents are read, 8 bytes each. Raise `UsageError` for other
+    datasets.
     """
     if isinstance(samples, WindowDataset):
         return Fraction(samples.seq_len)
@@ -181,7 +187,7 @@ def mean_tokens(samples: MixedDataset) -> Fraction:
 
 
 def _dataset_name(place: str | Path | Dataset) -> str:
-    """Return the name of a dataset in messages: the path, as given."""
+    """Return the name of a dataset for messages: its path, as the user gave it."""
     return str(place.path if isinstance(place, Dataset) else place)
 
 
@@ -191,7 +197,7 @@ def _skips(given: Mapping[Any, Iterable[int] | Skips | None]) -> dict[str, Skips
 
 
 def _named(weights: Mapping[Any, float]) -> dict[str, str | Path | Dataset]:
-    """Return the datasets by name; raise `UsageError` if two have the same name."""
+    """Return the datasets by name. Raise `UsageError` if two have the same name."""
     found: dict[str, str | Path | Dataset] = {}
     for place in weights:
         name = _dataset_name(place)
@@ -205,9 +211,9 @@ def _named(weights: Mapping[Any, float]) -> dict[str, str | Path | Dataset]:
 
 
 def _equal_rooms(parts: Mapping[str, MixedDataset]) -> None:
-    """Give `cu_seqlens` of all packed sources the length that the fullest row of any needs.
+    """Give all packed sources `cu_seqlens` of the same length, the largest that one of them needs.
 
-    Each source chose the length for its own rows, but all batches have one shape.
+    Each source chose the length for its own rows, but all batches of a mixture have one shape.
     """
     packed = [part for part in parts.values() if isinstance(part, PackedDataset)]
     room = max((part.fields.cu_seqlens for part in packed), default=False)
@@ -216,9 +222,10 @@ def _equal_rooms(parts: Mapping[str, MixedDataset]) -> None:
 
 
 def _common_definition(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the fields that the definitions of all sources' rows share, with `kind` as `rows`.
+    """Return the fields that are equal in the row definitions of all sources.
 
-    If other fields differ, `rows_of_sources` has all the definitions, without the names of splits.
+    The field `kind` is renamed to `rows`. If other fields differ, the field `rows_of_sources` has
+    all the definitions, without the names of splits.
     """
     shared = {k: v for k, v in rows[0].items() if all(other.get(k) == v for other in rows)}
     shared["rows"] = shared.pop("kind", None)

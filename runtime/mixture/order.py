@@ -1,24 +1,25 @@
 """`MixtureOrder`: one order over several sources, in proportion to their weights.
 
-Samples of the sources are numbered consecutively: sample `i` of source `s` is ``base[s] + i``. The
-`Schedule` decides which source a position has, and the order of that source which of its samples.
-If `m` samples of a source are not skipped, its draw `k` (from 0) serves the sample at place ``k %
-m`` of pass ``k // m``. Each pass is another permutation, and the end of a pass ends no epoch. A
-skipped sample is left out of every pass over its source: the rest of the pass moves up, and the
-schedule stays the same.
+Samples of the sources are numbered consecutively: sample `i` of source `s` is ``base[s] + i``. At
+each position of the mixture, the `Schedule` chooses a source, and the order of this source chooses
+one of its samples. Such a choice is a **draw** of the source. If `m` samples of a source are not
+skipped, its draw `k` (from 0) serves the sample at place ``k % m`` of pass ``k // m`` over the
+source. Each pass is another permutation, and the end of a pass does not end an epoch. A skipped
+sample is left out of every pass over its source: the rest of the pass moves up, and the schedule
+stays the same.
 
 The order is one endless sequence, and an epoch is the next `n` positions of it, for any `n`. So an
-epoch of a mixture is no permutation of the samples: it may contain a source more than once, or only
-a part of it. In any prefix of the sequence every source has its share, by the whole-number weights
-of the schedule, to within one sample. The samples of a source, in the order of the sequence, are
-whole passes over it.
+epoch of a mixture is not a permutation of the samples: it may contain a source more than once, or
+only a part of a source. In any prefix of the sequence, the number of samples of every source is in
+proportion to the whole-number weights of the schedule, to within one sample. The samples of a
+source, in the order of the sequence, are whole passes over the source.
 
 A run whose weights, sources or skip lists change continues in another phase
-(runtime/mixture/phases.py). In it the draws of each source continue from its progress:
-`MixtureOrder.lead` is the difference to the counts of the schedule.
+(runtime/mixture/phases.py). In the new phase, the draws of each source continue from the progress
+of the source: `MixtureOrder.lead` is the difference from the counts of the schedule.
 
-Costs some 0.1 microseconds a position, and a permutation (30 microseconds) for every source and
-pass in the positions of one call, so calls should have thousands of positions.
+The cost is some 0.1 microseconds per position, and a permutation (30 microseconds) for every source
+and pass in the positions of one call. So calls should have thousands of positions.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ By = Literal["samples", "tokens"]
 
 
 class Realised(TypedDict):
-    """Amount drawn from a source: samples, their tokens on average, and passes over the source."""
+    """Amount served from a source: samples, their tokens on average, and passes over the source."""
 
     samples: int
     tokens: int | None
@@ -60,9 +61,10 @@ class Realised(TypedDict):
 class WeightedSource:
     """One source of a mixture.
 
-    `name` is for messages and counts, and does not affect the order. `samples` is the number of its
-    samples. `weight` is its share of the samples or of the tokens, relative to the other weights.
-    `tokens_per_sample`, a mean, is needed for ``by="tokens"``.
+    `name` is for messages and counts, and does not affect the order. `samples` is the number of
+    samples in the source. `weight` is its share of the samples or of the tokens, relative to the
+    other weights. `tokens_per_sample` is the mean number of tokens in a sample, which
+    ``by="tokens"`` needs.
     """
 
     name: str
@@ -79,12 +81,13 @@ class WeightedSource:
 
 
 class WeightedSources:
-    """The sources of a mixture, their weights, and the schedule of the draws.
+    """The sources of a mixture, their weights, and the schedule that chooses a source per position.
 
-    `by` names what the weights are shares of. With ``"tokens"`` each weight is divided by the mean
-    tokens of the source's samples, so the tokens drawn are in proportion to the weights.
-    `max_period` and `tolerance` are those of `whole_weights`. Raises its errors, and `UsageError`
-    for names that occur twice and for missing means.
+    The argument `by` says whether the weights are shares of samples or of tokens. With ``"tokens"``
+    each weight is divided by the mean number of tokens in a sample of the source, so the tokens
+    served are in proportion to the weights. `max_period` and `tolerance` are those of
+    `whole_weights`. The constructor raises the errors of `whole_weights`, and `UsageError` if a
+    name occurs twice or a mean is missing.
 
     >>> prose = WeightedSource(name="prose", content_id="a", samples=100, weight=0.75)
     >>> code = WeightedSource(name="code", content_id="b", samples=10, weight=0.25)
@@ -116,15 +119,15 @@ class WeightedSources:
 
     @property
     def samples(self) -> int:
-        """Return the number of samples of all sources: the usual length of an epoch."""
+        """Return the number of samples in all sources: the usual length of an epoch."""
         return int(self.base[-1])
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return what decides the order, besides the seed, as JSON values.
+        """Return the values that, together with the seed, determine the order, as JSON values.
 
-        `content`, `weights` (whole numbers, of a period) and `samples` have a value for each
-        source, in order. The other values stay short however many sources there are:
+        The lists `content`, `weights` (whole numbers per period) and `samples` have a value for
+        each source, in order. The other values stay short for any number of sources:
         `content_sha256` and `weights_sha256` are the first 16 digits of the SHA-256 of the
         canonical JSON of the list.
         """
@@ -138,17 +141,19 @@ class WeightedSources:
         }  # fmt: skip
 
     def realised(self, served: int) -> dict[str, Realised]:
-        """Return the amount drawn from each source, by name, in the first `served` positions.
+        """Return the amount served from each source, by name, in the first `served` positions.
 
-        `served` counts over all epochs. `tokens` are samples times their mean, None without a mean:
-        exact after whole passes, and always if the samples of the source are equally long.
+        The positions are counted over all epochs. `tokens` is the number of samples times their
+        mean number of tokens, or None if the mean is not given. It is exact after whole passes, and
+        always if the samples of the source all have the same length.
         """
         return self.drawn(self.schedule.counts(served))
 
     def drawn(self, counts: Positions, served: Positions | None = None) -> dict[str, Realised]:
-        """Return what `realised` returns, for the numbers of samples `counts`: int64 [sources].
+        """Return the amounts, by name, for `counts` samples of each source: int64 [sources].
 
-        `served` are the samples in a pass over each source; None: all of its samples.
+        The argument `served` has the number of samples in a pass over each source, by default all
+        of its samples. The result has the form that `realised` returns.
         """
         sizes = self.sizes if served is None else served
         return {
@@ -161,9 +166,10 @@ class WeightedSources:
         }  # fmt: skip
 
     def purposes(self, purpose: str = "mixture") -> list[str]:
-        """Return the purpose that keys the order of each source: ``purpose/k``.
+        """Return the purpose that seeds the order of each source: ``purpose/k``.
 
-        k counts the sources of equal content, in the order given: so each has another order.
+        The number k counts the sources of equal content, in the order given, so that each of them
+        has another order.
         """
         seen: Counter[str] = Counter()
         found = []
@@ -181,9 +187,9 @@ class WeightedSources:
         skip: Mapping[str, Skips] | None = None,
         weights_changed: bool = False,
     ) -> MixtureOrder:
-        """Return the order of the mixture; each pass over a source is another permutation.
+        """Return the order of the mixture, in which each pass over a source is another permutation.
 
-        With `shuffle` False, passes are in the stored order. `skip` maps names of sources to the
+        With `shuffle` False, each pass has the stored order. `skip` maps names of sources to the
         samples to leave out. For `weights_changed` see `create_loader`.
         """
         require(
@@ -200,9 +206,9 @@ class WeightedSources:
         )  # fmt: skip
 
     def skips(self, named: Mapping[str, Skips]) -> tuple[Skips, ...]:
-        """Return the skip list of each source, or () if all are empty.
+        """Return the skip list of each source, or () if all lists are empty.
 
-        Raises `UsageError` for names of no source.
+        Raise `UsageError` if a name in `named` is not the name of a source.
         """
         odd = sorted(set(named) - {source.name for source in self.sources})
         require(not odd, "skip", f"{', '.join(odd)}: no source of this mixture")
@@ -212,7 +218,10 @@ class WeightedSources:
 
 
 def _per_token(source: WeightedSource) -> Fraction:
-    """Return the weight of a source's samples that gives its tokens the share `weight`."""
+    """Return the weight by samples of a source whose `weight` is a share of the tokens.
+
+    Raise `UsageError` if the mean number of tokens is missing.
+    """
     if source.tokens_per_sample is None:
         raise UsageError(
             "has no tokens_per_sample, and the weights are shares of tokens",
@@ -235,16 +244,16 @@ _CHANGEABLE = frozenset({
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MixtureOrder:
-    """The order of a mixture: which sample stands at each position of an epoch.
+    """The order of a mixture, which assigns a sample to each position of an epoch.
 
-    Made by `WeightedSources.order`. `orders` has an `Order` for each source, whose epochs are the
+    `WeightedSources.order` makes it. `orders` has an `Order` for each source, whose epochs are the
     passes over the source. `skips` has the samples to leave out of each source, numbered in the
-    source, or is empty. `phases` are those of the run, the current one last; empty for a new run.
-    With `weights_changed` a state may be of a run with other weights. `seed` decides which rank
-    serves which row of a global batch.
+    source, or is empty. `phases` are the phases of the run, of which the last is current; the tuple
+    is empty for a new run. With `weights_changed` a state may come from a run with other weights.
+    `seed` determines which rank serves which row of a global batch.
 
-    Skipped samples cost a bisection for each position, and the inverse of a permutation for each
-    pass over a source that has some.
+    Skipped samples cost a binary search for each position, and the inverse of a permutation for
+    each pass over a source that skips samples.
     """
 
     ahead: ClassVar[int] = 1 << 16
@@ -294,7 +303,7 @@ class MixtureOrder:
 
     @property
     def weights(self) -> tuple[int, ...]:
-        """Return the draws of each source in a period."""
+        """Return the number of samples that each source contributes to a period of the schedule."""
         return self.mixture.schedule.weights
 
     @property
@@ -304,25 +313,25 @@ class MixtureOrder:
 
     @property
     def skipped(self) -> list[list[int]]:
-        """Return the skipped samples of each source; an empty list if there are none."""
+        """Return the skipped samples of each source, or an empty list if no source skips any."""
         some = any(map(len, self.skips))
         return [skips.to_json() for skips in self.skips] if some else []
 
     def deal_key(self, epoch: int) -> OrderKey:
-        """Return the key of the permutations that deal the rows of global batches to the ranks.
+        """Return the key of the permutations that distribute global batches over the ranks.
 
         Slot j of the n slots in the batch that begins at position p gets row ``permute(j, n, key,
-        streams=p)``, and each rank takes a contiguous part of the slots. Without this the schedule
-        could repeat in step with the ranks: with weights 3:1 and one row for each of four ranks,
-        one rank would get the whole second source.
+        streams=p)``, and each rank gets a contiguous part of the slots. Without this permutation
+        the schedule could repeat in step with the ranks: with weights 3:1 and one row for each of
+        four ranks, one rank would get the whole second source.
         """
         content = digest_of([source.content_id for source in self.mixture.sources])
         return key(content, self.seed, epoch, "mixture/deal")
 
     def sized_as(self, keys: Iterable[str]) -> MixtureOrder:
-        """Return the order with the block sizes of a state for sources whose sizes are defaults.
+        """Return this order with the block sizes of a state, for sources whose sizes are defaults.
 
-        `keys` are the source keys of the state.
+        The argument `keys` has the source keys of the state.
         """
         sizes = {source_of(key): sizes_of(key) for key in keys}
         orders = tuple(
@@ -338,7 +347,11 @@ class MixtureOrder:
     def resumed(
         self, state: Mapping[str, Any], *, stood: Spot, begin: Spot, positions: int
     ) -> MixtureOrder:
-        """Return the order that continues `state`, in epochs of `positions`; see `next_phases`."""
+        """Return the order that continues the run of `state` from the point `begin` on.
+
+        The state was saved at the point `stood`. Epochs have `positions` positions. Raise the
+        errors of `next_phases`.
+        """
         phases = phases_from(state)
         order = self.sized_as((*phases[-1].parked, *phases[-1].sources))
         found = next_phases(
@@ -350,15 +363,15 @@ class MixtureOrder:
         return replace(order, phases=found)
 
     def history(self, n: int) -> list[dict[str, Any]]:
-        """Return the phases as JSON values; epochs of the current one have `n` positions."""
+        """Return all phases as JSON values. Epochs of the current phase have `n` positions."""
         *ended, last = (phase.to_json() for phase in self.phases)
         return [*ended, {**last, "positions": n}]
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """Return the samples at `positions`: int64 of its shape, each in 0 .. mixture.samples - 1.
+        """Return the samples at `positions` as an int64 array of the same shape.
 
-        Raises `IndexError` for a position outside 0 .. n - 1, and `UsageError` for one before the
-        current phase.
+        Each is in 0 .. mixture.samples - 1. Raise `IndexError` for a position outside 0 .. n - 1,
+        and `UsageError` for a position before the current phase.
         """
         low, begin = self._epoch_bounds(n, epoch)
         if positions.size and not 0 <= int(positions.min()) <= int(positions.max()) < n:
@@ -373,10 +386,10 @@ class MixtureOrder:
         return out.reshape(positions.shape)
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """Return the first position of each of `samples` in the epoch, or -1 if it has none.
+        """Return the first position of each of `samples` in the epoch, or -1 if it does not occur.
 
-        `occurrences` returns all positions of a sample. Raises `IndexError` for numbers that are no
-        samples.
+        `occurrences` returns all positions of a sample. Raise `IndexError` for a number that is not
+        a sample.
         """
         begin, first, last = self._drawn(n, epoch)
         flat = samples.reshape(-1)
@@ -395,16 +408,17 @@ class MixtureOrder:
     def occurrences(self, sample: int, n: int, epoch: int) -> Positions:
         """Return all positions of `sample` in the epoch: int64, increasing.
 
-        Costs the inverse of one permutation for every pass over its source in the epoch.
+        The call computes the inverse of one permutation for every pass over the source of the
+        sample in the epoch.
         """
         return self.draws(np.array([sample], np.int64), n, epoch)[1]
 
     def draws(self, samples: Positions, n: int, epoch: int) -> tuple[Positions, Positions]:
         """Return all positions of each of `samples` [k] in the epoch.
 
-        Two int64 arrays with one entry for each draw: an index into `samples`, and a position.
-        Positions increase for each sample. Skipped samples have no entries. Costs what
-        `occurrences` costs, once for each source.
+        The result is two int64 arrays with one entry for each time a sample is served: an index
+        into `samples`, and a position. The positions of each sample increase. Skipped samples have
+        no entries. The call costs as much as a call of `occurrences` for each source.
         """
         begin, begun, ended = self._drawn(n, epoch)
         found = [np.empty((2, 0), np.int64)]
@@ -421,7 +435,7 @@ class MixtureOrder:
         return drawn, positions
 
     def _served_before(self) -> Positions:
-        """Return how many samples of each source were served before the phase: int64 [sources]."""
+        """Return how many samples of each source were served before this phase: int64 [sources]."""
         turns, places = np.array(self.phase.stands, np.int64).T
         for which in np.flatnonzero(places) if self.skips else ():
             position, size = int(places[which]), int(self.mixture.sizes[which])
@@ -431,7 +445,7 @@ class MixtureOrder:
         return found
 
     def _first_phase(self) -> Phase:
-        """Return the phase of a new run."""
+        """Return the first phase of a new run."""
         sources, purposes = self.mixture.sources, self.mixture.purposes("")
         named = map(_key_of, sources, purposes, self.orders)
         return Phase(
@@ -440,7 +454,11 @@ class MixtureOrder:
         )  # fmt: skip
 
     def _epoch_bounds(self, n: int, epoch: int) -> tuple[int, int]:
-        """Return the first position of the epoch in this phase, and the draws before position 0."""
+        """Return the first position of the epoch in this phase, and the draws before position 0.
+
+        The second value is the number of draws in the schedule, of all sources together. Raise
+        `UsageError` if the epoch is before this phase or too far away, or has no positions.
+        """
         phase = self.phase
         begin = phase.draws_at(Spot(epoch, 0), n)
         if n < 1 or epoch < 0 or begin + n > MAX_POSITION:
@@ -453,26 +471,31 @@ class MixtureOrder:
         return phase.begin.position if epoch == phase.begin.epoch else 0, begin
 
     def _drawn(self, n: int, epoch: int) -> tuple[int, Positions, Positions]:
-        """Return the schedule's draws before the epoch, and each source's at its start and end.
+        """Return the draws before the epoch, and the draws of each source at its start and end.
 
-        The draws of sources, int64 [sources], count from their first pass. The start is that of the
-        phase if it begins in the epoch.
+        The first value is the number of draws in the schedule, of all sources together. The draws
+        of each source, int64 [sources], count from its first pass. If this phase begins in the
+        epoch, the start is that of the phase.
         """
         low, begin = self._epoch_bounds(n, epoch)
         counts = self.mixture.schedule.counts
         return begin, counts(begin + low) + self.lead, counts(begin + n) + self.lead
 
     def _own_samples(self, which: int, places: Positions, turn: int) -> Positions:
-        """Return the samples at `places` of pass `turn` over a source, numbered in the source."""
+        """Return the samples at `places` of pass `turn` over source `which`.
+
+        The samples are numbered in the source.
+        """
         order, size = self.orders[which], int(self.mixture.sizes[which])
         if self.skips:
             places = self.skips[which].positions(places, order, size, turn)
         return order.samples(places, size, turn)
 
     def _numbers(self, which: int, own: Positions, turn: int) -> Positions:
-        """Return, for the samples `own` of a source, which of its draws serves each in pass `turn`.
+        """Return which draw of source `which` serves each of its samples `own` in pass `turn`.
 
-        Draws count from the first pass over the source.
+        The draws are counted from the first pass over the source, and the samples are numbered in
+        the source.
         """
         order, size = self.orders[which], int(self.mixture.sizes[which])
         places = order.positions(own, size, turn)
@@ -492,7 +515,7 @@ class MixtureOrder:
         return np.searchsorted(self.mixture.base, samples, "right") - 1
 
     def _places(self, which: int, numbers: Positions) -> Positions:
-        """Return the positions of the schedule at which these draws of a source take place."""
+        """Return the positions in the schedule of the draws `numbers` of source `which`."""
         draws = numbers - self.lead[which]
         return self.mixture.schedule.position_of(np.full_like(draws, which), draws)
 
@@ -516,9 +539,9 @@ def _before(what: str, phase: Phase) -> UsageError:
 def _key_of(source: WeightedSource, number: str, order: Order) -> str:
     """Return the key of a source in states: CONTENT/NUMBER/ORDER, with /BLOCK/WINDOW for `Blocks`.
 
-    CONTENT is the first 16 digits of its content id, and NUMBER counts the sources of equal
+    CONTENT is the first 16 digits of the content id, and NUMBER counts the sources of equal
     content. ORDER is the first 16 digits of the SHA-256 of the canonical JSON of the number of
-    samples and the order's definition (or the name of its type, if it has none).
+    samples and the order's definition (or the name of its type, if it has no definition).
     """
     known = getattr(order, "definition", {"kind": name_of(order)})
     found = digest_of({"samples": source.samples, **known})[:16]
@@ -527,14 +550,17 @@ def _key_of(source: WeightedSource, number: str, order: Order) -> str:
 
 
 def _groups(source: Positions, passes: Positions) -> Iterator[tuple[int, int, Positions]]:
-    """Yield each pair of a source and a pass, and the indices that have both."""
+    """Yield (source, pass, indices) for each pair of a source and a pass that occurs.
+
+    The indices are those at which `source` and `passes` have this pair.
+    """
     for which, rows in _runs(source):
         for turn, some in _runs(passes[rows]):
             yield which, turn, rows[some]
 
 
 def _runs(values: Positions) -> Iterator[tuple[int, Positions]]:
-    """Yield each distinct value, and the indices that have it."""
+    """Yield (value, indices) for each distinct value in `values`."""
     if len(values) == 0:
         return
     if values.min() == values.max():

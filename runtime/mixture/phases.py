@@ -1,20 +1,20 @@
-"""Phases of a mixture's run: draws with the same weights, and the progress in each source.
+"""Phases of a mixture's run: parts of the run with the same sources, weights and skip lists.
 
 A run is one phase until its sources, their weights or their skip lists change. Then another phase
 begins, in which every source continues after its last sample:
 
 - with the same sources, weights and skip lists, the phase of the state continues;
 - with other skip lists the schedule of the sources continues too, and the rest of the pass over
-  each source is the same but for the samples that are skipped now;
+  each source is the same except for the samples that are skipped now;
 - with other weights or sources a new schedule begins. A source that is left out is *parked*: it
   keeps its progress until it returns. A new source begins its first pass.
 
 So no sample of a source is lost or repeated within a pass. The phases are the part of a mixture's
 state that its definition does not contain: plain JSON, some 60 bytes for each source of a phase.
 
-Resuming takes time in proportion to the phases in the state; after a change also the schedule up to
-there (0.2 microseconds for each draw of a period), and the inverse of a permutation for each source
-whose skip list changed.
+Resuming takes time in proportion to the number of phases in the state. After a change it also
+computes the schedule up to that point (0.2 microseconds per position of a period), and the inverse
+of a permutation for each source whose skip list changed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _START = Spot(0, 0)
 
 
 class SourceProgress(NamedTuple):
-    """How far a source was served: up to `position` in the full order of its pass `turn`.
+    """Progress in a source: it was served up to `position` of its pass `turn`.
 
     Positions include skipped samples, so the progress does not depend on skip lists.
     """
@@ -68,9 +68,9 @@ class SourceProgress(NamedTuple):
 
 
 class ParkedSource(NamedTuple):
-    """The progress of a source at the start of a phase, and the number of samples drawn since.
+    """Progress of a source at the start of a phase, and the number of samples served since then.
 
-    Together they determine a `SourceProgress`, which takes the order of the source to compute.
+    Together with the order of the source, these values determine its `SourceProgress`. The number
     `drawn` does not count the samples in `skip`.
     """
 
@@ -85,9 +85,10 @@ class Phase:
     """A part of a run, from `begin` on, with the same sources, weights and skip lists.
 
     `end` is None in the current phase. An epoch has `positions` positions. `draws` is the number of
-    draws in the schedule before the phase: 0 for a new schedule, more if only skip lists changed.
-    `sources` (keys, see `source_of`), `samples` and `stands` (the progress at `begin`) have one
-    entry for each source; `parked` maps the keys of sources of earlier phases to their progress.
+    positions of the schedule before the phase: 0 for a new schedule, more if only skip lists
+    changed. `sources` (keys, see `source_of`), `samples` and `stands` (the progress at `begin`)
+    have one entry for each source. `parked` maps the keys of sources that only earlier phases have
+    to their progress.
 
     >>> phase = Phase(positions=3, weights=(2, 1), sources=("a/0/x", "b/0/x"), samples=(2, 1))
     >>> phase.draws_at(Spot(2, 1))
@@ -111,19 +112,19 @@ class Phase:
             raise damaged(f"its phase that begins at {self.begin}")
 
     def draws_at(self, spot: Spot, positions: int | None = None) -> int:
-        """Return the number of the schedule's draws before `spot`.
+        """Return the number of positions of the schedule before `spot`.
 
-        `positions` is the length of an epoch; None: that of the phase.
+        The argument `positions` is the length of an epoch, by default that of the phase.
         """
         epochs = (spot.epoch - self.begin.epoch) * (positions or self.positions)
         return self.draws + epochs + spot.position - self.begin.position
 
     def schedule(self) -> Schedule:
-        """Return the schedule of the weights; its table is computed on demand."""
+        """Return the schedule of the weights, whose table is computed on demand."""
         return Schedule(self.weights, max_period=max(MAX_PERIOD, sum(self.weights)))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON object that `phases_from` reads, without fields that have defaults."""
+        """Return the JSON object that `phases_from` reads, without fields at their default."""
         found: dict[str, Any] = {
             "positions": self.positions, "weights": list(self.weights),
             "sources": list(self.sources), "samples": list(self.samples),
@@ -162,9 +163,9 @@ class Phase:
 
 
 def phases_from(state: Mapping[str, Any]) -> tuple[Phase, ...]:
-    """Return the phases in `state`; the last one is current.
+    """Return the phases in `state`, of which the last is current.
 
-    Raises `UsageError` if there are none, or if they are damaged.
+    Raise `UsageError` if there are no phases, or if they are damaged.
     """
     try:
         phases = tuple(_phase(value) for value in state["phases"])
@@ -189,7 +190,9 @@ def source_of(key: str) -> str:
 
 
 def sizes_of(key: str) -> tuple[int, int] | None:
-    """Return `block` and `window` from a source key; None if its order is not in blocks.
+    """Return `block` and `window` from a source key, or None if its order is not in blocks.
+
+    Raise `UsageError` if the sizes in the key are damaged.
 
     >>> sizes_of("9f86d081884c7d65/0/60303ae22b998861/1024/64")
     (1024, 64)
@@ -214,16 +217,16 @@ def next_phases(
     begin: Spot,
     weights_changed: bool,
 ) -> tuple[Phase, ...]:
-    """Return the phases of a run that continues `state`, which was taken at `stood`.
+    """Return the phases of the run that continues `state`, which was taken at `stood`.
 
-    `phases` are those of the state. `current` describes the run that continues: its sources,
-    samples and weights, and `positions` in an epoch; `orders` and `skips` have one entry for each
-    of its sources. If a new schedule is needed, it begins at `begin`. The caller has compared the
-    definitions.
+    `phases` are the phases of the state. `current` describes the run that continues: its sources,
+    samples and weights, and the number of positions in an epoch. `orders` and `skips` have one
+    entry for each of its sources. If a new schedule is needed, it begins at `begin`. The caller
+    must have compared the definitions.
 
-    Raises `UsageError` for a damaged state, and `IncompatibleError` if the state has no source of
-    this run, or one with other samples or in another order, or if weights or sources differ without
-    `weights_changed`. Warns if the state skips samples that this run does not.
+    Raise `UsageError` for a damaged state. Raise `IncompatibleError` if the state has no source of
+    this run, if a source has other samples or another order, or if weights or sources differ
+    without `weights_changed`. Warn if the state skips samples that this run does not skip.
     """
     last, keys = phases[-1], current.sources
     skipped = _skipped(state, last)
@@ -295,7 +298,7 @@ def _text(value: Any) -> str:
 
 
 def _skipped(state: Mapping[str, Any], last: Phase) -> tuple[Skips, ...]:
-    """Return the skip list of each source in the state."""
+    """Return the skip list of each source in `state`. Raise `UsageError` if they are damaged."""
     lists = state.get("skip") or [[]] * len(last.sources)
     try:
         found = tuple(map(Skips, lists))
@@ -309,7 +312,10 @@ def _skipped(state: Mapping[str, Any], last: Phase) -> tuple[Skips, ...]:
 def _parked(
     last: Phase, skipped: Sequence[Skips], draws: int, schedule: Schedule | None
 ) -> dict[str, ParkedSource]:
-    """Return the progress in each source of the phase `last`, after `draws` of its schedule."""
+    """Return the progress in each source of phase `last` after `draws` positions of its schedule.
+
+    The keys of the dictionary are the source keys.
+    """
     schedule = schedule or last.schedule()
     drawn = schedule.counts(draws) - schedule.counts(last.draws)
     return {
@@ -321,9 +327,9 @@ def _parked(
 
 
 def _progress(was: ParkedSource | None, order: Order, samples: int) -> SourceProgress:
-    """Return the progress of a source after the last sample drawn from it.
+    """Return the progress of a source after the last sample served from it.
 
-    For None, a new source, that is the beginning of its first pass.
+    If `was` is None, the source is new, and the result is the beginning of its first pass.
     """
     if was is None:
         return SourceProgress(0, 0)
@@ -338,9 +344,9 @@ def _progress(was: ParkedSource | None, order: Order, samples: int) -> SourcePro
 
 
 def _require_same_sources(keys: Sequence[str], last: Phase) -> None:
-    """Raise `IncompatibleError` unless a source is known, and all known ones have the same key.
+    """Raise `IncompatibleError` unless the state knows a source, and all known ones are unchanged.
 
-    Equal keys mean the same samples in the same order.
+    The sources have the keys `keys`. Equal keys mean the same samples in the same order.
     """
     known = {source_of(key): key for key in (*last.parked, *last.sources)}
     found = [(key, known[source_of(key)]) for key in keys if source_of(key) in known]
@@ -359,7 +365,7 @@ def _require_same_sources(keys: Sequence[str], last: Phase) -> None:
 
 
 def _warn_of_forgotten(now: Mapping[str, Skips], last: Phase, skipped: Sequence[Skips]) -> None:
-    """Warn if the state skips samples of a source that are served now."""
+    """Warn if the state skips samples of a source that this run serves."""
     forgotten = sum(
         len(np.setdiff1d(was.samples, now[key].samples))
         for key, was in zip(last.sources, skipped, strict=True) if key in now

@@ -1,26 +1,27 @@
-"""Weights of a mixture as whole numbers of draws in a period, and the schedule of the draws.
+"""Weights of a mixture as whole numbers, and the schedule of which source each sample comes from.
 
-Integers, fractions and short decimals are met exactly: a float stands for the simplest fraction
-that rounds to it, so 0.7 is 7/10, 1e-6 is 1/1000000 and 1/3 is a third. If the exact period would
-be too long, the weights are rounded: of a few possible periods, the shortest is taken that brings
-every share within one part in a thousand, or else the longest. `PeriodWeights.error` is the largest
-relative error. A weight whose error is too large, above all one that would never be drawn, raises
-an error.
+A **draw** is one position of the schedule, and a **period** the number of draws after which the
+schedule repeats. Integers, fractions and short decimals are met exactly: a float stands for the
+simplest fraction that rounds to it, so 0.7 is 7/10, 1e-6 is 1/1000000 and 1/3 is a third. If the
+exact period would be too long, the weights are rounded. A few periods are tried. The result has the
+shortest that brings every share within one part in a thousand, or else the longest.
+`PeriodWeights.error` is the largest relative error. A weight whose error is too large, above all a
+weight whose source would never be served, raises an error.
 
-The schedule says which source each draw comes from; it depends on nothing but the whole-number
-weights. Source `i` has `weights[i]` of the `period` draws, spread evenly: after any `t` draws its
-count differs from t * weight / period by less than one. This is proportionate fair scheduling
-(Baruah, Cohen, Plaxton, Varvel: Proportionate Progress, Algorithmica 1996) on one processor. The
-bound means that draw `k` of a source stands at a position from floor(k * period / weight) to
-ceil((k + 1) * period / weight) - 1. Each position takes, of the draws that may stand there, the one
-with the earliest last position (of two equal ones, that of the source with the lower number). This
-is earliest deadline first, which meets all deadlines if any schedule does, and the even spread is
-such a schedule.
+The schedule chooses the source of each draw, and depends only on the whole-number weights. Source
+`i` has `weights[i]` of the `period` draws, spread evenly: after any `t` draws its count differs
+from t * weight / period by less than one. This is proportionate fair scheduling (Baruah, Cohen,
+Plaxton, Varvel: Proportionate Progress, Algorithmica 1996) on one processor. The bound means that
+draw `k` of a source must have a position from floor(k * period / weight) to ceil((k + 1) * period /
+weight) - 1. Among the draws that are allowed at a position, the schedule chooses the draw with the
+earliest last position, and between equal ones the source with the lower number. This is earliest
+deadline first, which meets all deadlines if any schedule does, and the even spread is such a
+schedule.
 
 At the end of a period every count is exact, so all periods are the same, and a table of one period
-answers for any position. As a count is always t * weight / period rounded down or up, the table
-needs one bit beside the source: 2 bytes a position, or 1 for up to 128 sources. It is filled on
-demand, at some 0.2 microseconds a position.
+is enough for any position. A count is always t * weight / period rounded down or up, so the table
+needs one bit besides the source: 2 bytes per position, or 1 for up to 128 sources. The table is
+filled on demand, at some 0.2 microseconds per position.
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ _DIGITS = 17  # a float has no more
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeriodWeights:
-    """Draws of each source in one period.
+    """Number of draws of each source in one period.
 
-    `weights` are at least 1 and sum to `period`; `error` is the largest relative difference between
-    a source's share and the requested one, 0.0 if all are exact.
+    `weights` are at least 1 and sum to `period`. `error` is the largest relative difference between
+    a source's share and the requested share, 0.0 if all shares are exact.
     """
 
     weights: tuple[int, ...]
@@ -81,12 +82,12 @@ def whole_weights(
     max_period: int = MAX_PERIOD,
     tolerance: float = TOLERANCE,
 ) -> PeriodWeights:
-    """Return whole numbers in proportion to `weights`: the smallest, or rounded ones.
+    """Return whole numbers in proportion to `weights`: the smallest such numbers, or rounded ones.
 
-    They are rounded if the exact numbers sum to more than `max_period`. `names` are for messages.
-    Raises `UsageError` (E_WEIGHTS) without weights, for a weight that is not a positive finite
-    number, and for one whose share in `max_period` draws has a relative error above `tolerance`.
-    Costs some 20 microseconds a source.
+    The numbers are rounded if the exact numbers sum to more than `max_period`. `names` are for
+    messages. Raise `UsageError` (E_WEIGHTS) if there are no weights, if a weight is not a positive
+    finite number, or if its share in `max_period` draws has a relative error above `tolerance`. The
+    call takes some 20 microseconds per source.
 
     >>> whole_weights([0.7, 0.3])
     PeriodWeights(weights=(7, 3), period=10, error=0.0)
@@ -120,7 +121,7 @@ def whole_weights(
 def as_fraction(value: object, where: str) -> Fraction:
     """Return the simplest fraction that rounds to `value`.
 
-    Raises `UsageError` unless `value` is a positive number.
+    Raise `UsageError` unless `value` is a positive finite number.
 
     >>> as_fraction(0.1, "weight"), as_fraction(2 / 3, "weight")
     (Fraction(1, 10), Fraction(2, 3))
@@ -147,7 +148,7 @@ def _simplest(value: float) -> Fraction:
 
 
 def _smallest_integers(fractions: Sequence[Fraction]) -> list[int]:
-    """Return the smallest whole numbers in the proportion of `fractions`."""
+    """Return the smallest whole numbers that are in the same proportion as `fractions`."""
     scale = math.lcm(*(f.denominator for f in fractions))
     numbers = [f.numerator * (scale // f.denominator) for f in fractions]
     divisor = math.gcd(*numbers)
@@ -157,9 +158,9 @@ def _smallest_integers(fractions: Sequence[Fraction]) -> list[int]:
 def _rounded(asked: Sequence[int], period: int) -> list[int]:
     """Return `asked` scaled to whole numbers that sum to `period`.
 
-    A weight's quota is its exact, fractional number of draws in the period. All quotas are rounded
-    down; then as many as the sum needs are rounded up, first those whose relative error this
-    reduces most (or increases least).
+    The quota of a weight is its exact, fractional number of draws in the period. All quotas are
+    rounded down. Then as many quotas as the sum requires are rounded up, beginning with those whose
+    relative error this reduces most (or increases least).
     """
     total = sum(asked)
     found = [weight * period // total for weight in asked]
@@ -174,13 +175,16 @@ def _rounded(asked: Sequence[int], period: int) -> list[int]:
 
 
 def _quotas(asked: Sequence[int], period: int) -> list[float]:
-    """Return the exact draws of each source in `period` as floats; 0.0 if one is too small."""
+    """Return the exact number of draws of each source in `period`, as floats.
+
+    The value is 0.0 if it is too small for a float.
+    """
     total = sum(asked)
     return [weight * period / total for weight in asked]
 
 
 def _errors(asked: Sequence[int], found: Sequence[int]) -> list[float]:
-    """Return the relative difference between each share in `found` and the one in `asked`."""
+    """Return the relative difference between each share in `found` and the share in `asked`."""
     quotas = _quotas(asked, sum(found))
     return [abs(f / q - 1) if q else 1.0 for f, q in zip(found, quotas, strict=True)]
 
@@ -211,7 +215,7 @@ Counts = npt.NDArray[np.int64]
 
 
 class _Filled(NamedTuple):
-    """How far the table is filled, and the draws that are due but not placed yet."""
+    """Number of filled positions in the table, and the draws that are due but not placed yet."""
 
     stop: int
     waiting: tuple[int, ...]  # a heap of deadline * sources + source
@@ -220,9 +224,9 @@ class _Filled(NamedTuple):
 class Schedule:
     """The source of each draw; see `whole_weights` for the weights and the errors.
 
-    The attributes `weights` (whole numbers, of a period), `period` and `error` are those of
-    `PeriodWeights`. Equal weights give an equal schedule on every machine. Threads may share it;
-    pickles as its weights.
+    The attributes `weights` (whole numbers, per period), `period` and `error` are those of
+    `PeriodWeights`. Equal weights give an equal schedule on every machine. Several threads may use
+    a schedule at the same time. Pickling stores only the arguments.
 
     >>> schedule = Schedule([0.5, 0.25, 0.25])
     >>> schedule.weights, schedule.period
@@ -269,8 +273,8 @@ class Schedule:
     def at(self, positions: Counts) -> tuple[Counts, Counts]:
         """Return the source at each of `positions`, and the number of its draws before: int64.
 
-        Costs about 20 ns a position in the filled table. Raises `IndexError` for a negative
-        position.
+        The call takes about 20 ns per position if the table is filled. Raise `IndexError` for a
+        negative position.
         """
         if positions.size == 0:
             return np.zeros(positions.shape, np.int64), np.zeros(positions.shape, np.int64)
@@ -286,7 +290,8 @@ class Schedule:
     def counts(self, position: int) -> Counts:
         """Return the number of draws of each source before `position`: int64 [sources].
 
-        Costs the filling of the table up to there, then some 20 microseconds.
+        The call fills the table up to there, then takes some 20 microseconds. Raise `IndexError`
+        for a negative position.
         """
         if position < 0:
             raise IndexError(f"position {position} is negative")
@@ -305,8 +310,8 @@ class Schedule:
     def position_of(self, source: Counts, number: Counts) -> Counts:
         """Return the position of draw `number` (from 0) of `source`: the inverse of `at`.
 
-        The first call fills and inverts the table, which takes 4 bytes a position of the period.
-        Raises `IndexError` for an unknown source or a negative number.
+        The first call fills and inverts the table, which takes 4 bytes per position of the period.
+        Raise `IndexError` for an unknown source or a negative number.
         """
         if source.size == 0:
             return np.zeros(source.shape, np.int64)
@@ -322,7 +327,7 @@ class Schedule:
         return found
 
     def _first(self) -> Counts:
-        """Return where the positions of each source begin in `_places`."""
+        """Return the index in `_places` at which the positions of each source begin."""
         return np.cumsum(self._weight) - self._weight
 
     def _inverted(self) -> npt.NDArray[np.int32]:
@@ -335,7 +340,10 @@ class Schedule:
         return places
 
     def _fill(self, stop: int) -> None:
-        """Fill the table up to `stop`; threads that do so at the same time write equal values."""
+        """Fill the table up to position `stop`.
+
+        Threads that do so at the same time write equal values.
+        """
         filled = self._filled
         while filled.stop < stop:
             filled = self._fill_piece(filled)
@@ -358,10 +366,10 @@ class Schedule:
         return _Filled(stop, tuple(waiting))
 
     def _released(self, start: int, stop: int) -> tuple[Counts, Counts]:
-        """Return the draws whose earliest position is in `start` to `stop`, as sorted heap keys.
+        """Return the draws whose earliest position is in `start` to `stop`, as heap keys.
 
-        They are sorted by that position. The second array, int64 [stop - start], has the number of
-        draws for each position.
+        The keys are sorted by the earliest position. The second array, int64 [stop - start], has
+        the number of draws for each position.
         """
         first, last = (-(-at * self._weight // self.period) for at in (start, stop))
         count = last - first
@@ -376,9 +384,10 @@ class Schedule:
 
 
 def _earliest(waiting: list[int], keys: list[int], per_slot: list[int]) -> list[int]:
-    """Return the key drawn at each slot: the smallest on the heap `waiting`, which changes.
+    """Return the key of the draw at each slot: the smallest key on the heap `waiting`.
 
-    `keys` arrive on the heap in order, `per_slot` of them at each slot.
+    The heap `waiting` is changed: at each slot, the next `per_slot` items of `keys` are added to it
+    before the smallest is removed.
     """
     drawn, arrive = [], iter(keys).__next__
     for count in per_slot:  # nearly all the time goes here: nothing is done twice
