@@ -208,7 +208,7 @@ class MarkedEncoder:
 
 
 def _joined(parts: Sequence[MarkedIds]) -> MarkedIds:
-    """Return `parts` concatenated."""
+    """Return `parts` concatenated, with offsets that count over all parts."""
     if len(parts) == 1:
         return parts[0]
     counts = [np.diff(offsets) for _, offsets, _ in parts]
@@ -246,7 +246,7 @@ def _mask(
 def _with_offsets(
     tokenizer: Tokenizer, text: str
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the ids of `text`, and the first and last byte positions of each token.
+    """Return the ids of `text`, and the start and the end of each token in bytes.
 
     The positions are computed from the character offsets that the library `tokenizers` gives.
     """

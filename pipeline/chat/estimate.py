@@ -26,7 +26,7 @@ _LIMITS = (1024, 2048, 4096, 8192)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyEffect:
-    """Numbers of records that a policy on too long conversations affects, in the whole input."""
+    """Estimated numbers of records in the whole input that an over-length policy affects."""
 
     limit: int
     """Tokens that a conversation may have."""
@@ -105,7 +105,7 @@ class _EncodedSample:
 
 
 def _effects(prepared: ChatPrepared, found: _EncodedSample, limit: int) -> list[PolicyEffect]:
-    """Return how many records each policy would affect with a `limit` of so many tokens."""
+    """Return how many records each policy would affect if `max_tokens` were `limit`."""
     chat = prepared.plan.payload.chat
     long = set(found.owners[np.diff(found.offsets) > limit].tolist())
     touched = []

@@ -52,7 +52,7 @@ class Refusal:
 
 
 class Cutter:
-    """Cutting of documents by the token limit and the policy of `chat`.
+    """Token limit and over-length policy of `chat`, applied to batches of documents.
 
     The counter `counts` receives the number of conversations that each policy affected.
     """

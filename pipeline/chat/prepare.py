@@ -237,9 +237,9 @@ def _sample_in_worker(request: SampleRequest, workers: Processes | None) -> Chat
 def _missing_token_notes(
     template: Template, source: TokenizerSource, sampled: ChatSample
 ) -> tuple[str, ...]:
-    """Return a note on special tokens that the template writes, but the tokenizer does not have.
+    """Return a note if the template writes special tokens that the tokenizer does not have.
 
-    The result is empty if there are no such tokens in the sample.
+    The result is an empty tuple if no such token occurs in the sample.
     """
     written = sorted(set(_SPECIAL_TOKEN.findall(_COMMENT.sub("", template.text))))
     known = {token["content"] for token in source.config.get("added_tokens") or []}

@@ -57,9 +57,9 @@ class ChatSample:
 
 
 def find_form(sources: Sequence[Source], units: Sequence[Unit], read: ChatReadOptions) -> Form:
-    """Return the form of the first usable record; raise `InputError` if there is none.
+    """Return the form of the first usable record. Raise `InputError` if there is none.
 
-    `read.form` must be None.
+    The option `read.form` must be None.
     """
     first: str | None = None
     for unit in units:

@@ -21,7 +21,7 @@ __all__ = ["Collector"]
 
 
 class Collector:
-    """Conversion of blocks, array elements and table rows into batches of chat records.
+    """Converter from blocks, array elements and table rows to batches of chat records.
 
     The `shaper` converts each record. The field `key_field`, if given, decides its split.
     """

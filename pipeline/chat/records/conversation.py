@@ -36,7 +36,10 @@ class Conversation(msgspec.Struct, kw_only=True):
 
 
 class ChatRecord(msgspec.Struct, kw_only=True):
-    """Conversations of one record. In a pair, the first ends with the chosen answer."""
+    """Conversations of one record.
+
+    In a pair, the first conversation has the chosen answer, and the second the rejected answer.
+    """
 
     conversations: list[Conversation]
     form: Form = "chat"

@@ -127,9 +127,9 @@ def _refuse_twice(raw: bytes, found: Any) -> None:
 def names_once(data: bytes, starts: Starts, found: Objects, names: int | None = None) -> bool:
     """Return whether no name occurs twice in an object of `found`, whose texts begin at `starts`.
 
-    If so, `data` has as many ends of names as names were decoded (`names`, if this number is
-    known). A string that begins with a colon may look like the end of a name, so lines with such a
-    string are parsed instead.
+    The number of name ends in `data` is compared with the number of decoded names (`names`, if
+    known), since the decoder drops a repeated name. A string that begins with a colon may look like
+    the end of a name, so lines with such a string are parsed instead.
     """
     ends, unsure = _name_ends(np.frombuffer(data, np.uint8))
     missing = len(ends) - (_names_in(found) if names is None else names)
@@ -183,7 +183,10 @@ def _names_in(values: list[Any]) -> int:
 
 
 def _names_of(value: Any) -> int:
-    """Return the number of object names in `value`, at any depth. It is fast for few names."""
+    """Return the number of object names in `value`, at any depth.
+
+    For few names, this is faster than `_names_in`.
+    """
     inner: Iterable[Any] = ()
     count = 0
     if type(value) is dict:

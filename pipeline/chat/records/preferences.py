@@ -56,7 +56,7 @@ def labelled(conversation: Conversation, label: Any) -> ChatRecord:
 
 
 class Answers:
-    """Conversion of a prompt and several answers into records.
+    """Converter from a prompt and several answers to a record.
 
     The argument `turns` reads answers that are written as turns.
     """
@@ -114,9 +114,11 @@ class Answers:
     def _conversation(
         self, prompt: list[Message], answer: Any, name: str, tools: list[Any] | None
     ) -> Conversation:
-        """Return `prompt` and `answer` joined, or `answer` alone if it begins with a prompt itself.
+        """Return the conversation of `prompt` and `answer`.
 
-        In the second case `Conversation.prompt` is -1, because its length is not known yet.
+        If `answer` begins with a prompt itself, the result has only the messages of `answer` and
+        the system turn. Its `prompt` is then -1, because the number of messages in the prompt is
+        not known yet.
         """
         messages, train = self.answer(answer, name)
         whole = messages[0]["role"] in _ASKING
@@ -155,7 +157,7 @@ def _system_turn(prompt: list[Message], messages: list[Message]) -> list[Message
 def _find_prompt(found: list[Conversation], prompt: list[Message]) -> None:
     """Set the prompt of two complete conversations to the first messages that both share.
 
-    Raise `BadLineError` if they share no prompt, or if it does not contain the given `prompt`.
+    Raise `BadLineError` if they share no prompt, or if the shared messages lack the given `prompt`.
     """
     first, second = (one.messages for one in found)
     limit = min(len(first), len(second)) - 1

@@ -1,7 +1,8 @@
 """Reader for batches of chat records from a span of any input.
 
 JSON lines take about four microseconds for a plain record of a few hundred bytes. A record that
-cannot be used becomes a `Reject` with its position and the reason. It has a record number, too.
+cannot be used becomes a `Reject` with its position and the reason. Such records are numbered like
+all others.
 """
 
 from __future__ import annotations

@@ -381,7 +381,7 @@ class RecordLayout:
 
 
 def form_of(fields: Iterable[str]) -> Form:
-    """Return the form of records with the names `fields`.
+    """Return the form of a record, recognized by the names of its `fields`.
 
     >>> form_of(["prompt", "chosen", "rejected"])
     'pairs'

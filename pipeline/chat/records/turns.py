@@ -76,9 +76,9 @@ _TRANSCRIPT_ROLES = {"Human": "user", "Assistant": "assistant"}
 
 
 def shifted(train: Train, count: int) -> Train:
-    """Return the flags `train` after `count` values of None, for messages added in front.
+    """Return the flags `train` with `count` values of None before them.
 
-    The result is None if `train` is.
+    These values are for messages added in front. The result is None if `train` is None.
 
     >>> shifted([True], 2)
     [None, None, True]
@@ -131,10 +131,10 @@ class Turns:
         return (found, None) if found else self._translated(value, name)
 
     def _renamed(self, value: Any) -> list[Message] | None:
-        """Return the messages if they can be had by renaming fields, else None.
+        """Return the messages if it is enough to rename the fields of `value`, otherwise None.
 
-        This is so if each turn has a text, a role, and no other field, under the last of the names
-        that role and content may have.
+        This is enough if each turn has only a role and a text, under the last name of each field in
+        `role` and `content`.
         """
         role, content, roles = self._role[-1], self._content[-1], self._spoken
         try:
@@ -277,7 +277,10 @@ def _listed(value: Any, name: str) -> list[Any]:
 
 
 def _rows(columns: dict[str, Any]) -> Any:
-    """Return an object of equally long lists as a list of objects; any other object unchanged."""
+    """Return an object of equally long lists as a list of objects.
+
+    Any other object is returned unchanged.
+    """
     lists = list(columns.values())
     if not all(isinstance(column, list) for column in lists):
         return columns
@@ -446,7 +449,7 @@ def _block_result(block: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def transcript(text: str, name: str) -> list[Message] | None:
-    r"""Return the turns written in `text` (the value of field `name`); None if not a transcript.
+    r"""Return the turns in `text` (the value of field `name`), or None if it is no transcript.
 
     Raise `BadLineError` if a turn is empty.
 

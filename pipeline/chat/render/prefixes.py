@@ -30,7 +30,7 @@ Render = Callable[..., str]  # render(messages, prompt=False)
 
 
 class Prefixes:
-    """Search for the spans of the messages of one conversation in its rendering `text`."""
+    """Positions of the messages of one conversation in its rendering `text`."""
 
     def __init__(
         self, render: Render, messages: Sequence[Mapping[str, Any]], text: str,

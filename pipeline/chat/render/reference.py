@@ -85,7 +85,8 @@ class ReferenceRenderer:
     def _check_roles(self, conversation: Conversation) -> None:
         """Raise `RenderError` if a role contains a special token.
 
-        Templates compare roles with their own words, so the special token cannot be marked as text.
+        Templates compare roles with fixed words, so marks cannot be put around a special token in a
+        role.
         """
         for at, message in enumerate(conversation.messages):
             role = message.get("role")

@@ -30,7 +30,7 @@ messages hold 750,000 and take seconds."""
 
 
 class Session:
-    """Rendering of one conversation: whole, in part, or with marks.
+    """Conversation that can be rendered whole, in part, or with marks.
 
     The argument `characters` is the approximate size of `messages` and `tools`; see
     `CompiledTemplate.render`.
@@ -62,7 +62,7 @@ class Session:
         return self.template.render(messages, self.tools, prompt=prompt, characters=self.characters)
 
     def prefixes(self, text: str, special_tokens: tuple[str, ...]) -> Prefixes:
-        """Return the search for spans of messages in `text`, the rendering of this conversation."""
+        """Return a `Prefixes` that locates the messages in `text`, their rendering."""
         return Prefixes(self.render, self.messages, text, special_tokens)
 
     def marked_spans(self, count: int, text: str) -> list[Span]:
@@ -218,7 +218,7 @@ def _holds_words(text: str, message: Mapping[str, Any]) -> bool:
 
 
 def _disjoint(spans: list[Span]) -> list[Span]:
-    """Return `spans`; raise `RenderError` if two of them overlap."""
+    """Return `spans`. Raise `RenderError` if two of them overlap."""
     for before, after in pairwise(spans):
         if after[0] < before[1]:
             raise RenderError("unmaskable", "two of its messages are rendered as one")

@@ -21,7 +21,7 @@ Span = tuple[int, int]
 
 
 class Spelling:
-    """Search for special tokens in plain text. Longer tokens are tried first."""
+    """Pattern that matches special tokens in plain text. Longer tokens are tried first."""
 
     def __init__(self, special_tokens: Sequence[str]) -> None:
         longest = sorted(filter(None, set(special_tokens)), key=len, reverse=True)

@@ -55,9 +55,9 @@ class Budget:
             raise LimitError("it takes more steps than a rendering may take")
 
     def make(self, characters: int) -> None:
-        """Count the characters of a text that is about to be made. Raise `LimitError` over a limit.
+        """Count `characters` characters of a text that is about to be made.
 
-        There is a limit for each text and a limit for all texts of a rendering.
+        Raise `LimitError` if the text is too long, or if all texts of the rendering together are.
         """
         self.made -= characters
         if characters >> _LOOK >= self._weight:
@@ -68,7 +68,10 @@ class Budget:
             )
 
     def operate(self, operator: str, left: Any, right: Any) -> None:
-        """Count the characters in the result of `left operator right`, for +, *, ** and %."""
+        """Count the characters in the result of `left operator right`, for +, *, ** and %.
+
+        Raise `LimitError` if there are too many.
+        """
         if operator == "+":
             if isinstance(left, str | bytes | list | tuple) and isinstance(right, type(left)):
                 self.make(len(left) + len(right))
@@ -91,8 +94,8 @@ class Budget:
     def format(self, text: str, values: Any, places: int) -> None:
         """Count the characters in the result of formatting `text` with `values`.
 
-        The argument `places` is the number of fields in `text`. Raise `LimitError` if a field is
-        too wide, or if its width comes from data.
+        The argument `places` is the number of fields in `text`. Raise `LimitError` if the result
+        may be too long, if a field is too wide, or if its width comes from data.
         """
         if _WIDE.search(text) or _NESTED.search(text):
             raise LimitError(f"a format asks for a width over {_MAX_WIDTH:,}, or one from data")

@@ -270,7 +270,7 @@ class TracingEnvironment(ChatEnvironment):
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether `value` is not unknown text. Items of lists are not examined."""
+    """Return whether `value` itself contains no unknown text. Items of lists are not examined."""
     return not isinstance(value, SymbolicText | SymbolicParts | SymbolicObject) and not (
         isinstance(value, str) and is_symbolic(value)
     )

@@ -110,7 +110,7 @@ class Renderer:
     def _unspelled(
         self, numbers: list[int], rows: list[list[Any]]
     ) -> tuple[list[int], list[list[Any]]]:
-        """Return the `numbers` and `rows` of those records whose texts contain no special token."""
+        """Return the `numbers` and `rows` of the records whose texts contain no special token."""
         counts = self._spelling.counts
         if counts(chain.from_iterable(rows)) is None:
             return numbers, rows
@@ -118,7 +118,7 @@ class Renderer:
         return [numbers[at] for at in kept], [rows[at] for at in kept]
 
     def render(self, conversation: Conversation) -> Marked:
-        """Return the rendering of `conversation`; raise `RenderError` if it cannot be rendered."""
+        """Return the rendering of `conversation`. Raise `RenderError` if it cannot be rendered."""
         try:
             found = self._analyze(conversation)
             rendered = self._render(found)
@@ -155,11 +155,11 @@ class Renderer:
         return None if literal is None else filled._replace(literal=literal or ())
 
     def _render_new(self, found: _Analyzed) -> Marked:
-        """Return the rendering of a record that no specialization fits, by the reference renderer.
+        """Return the rendering of a record that fits no specialization, made by the reference.
 
         From the second record of a structure, a specialization is made for later records. If the
-        reference cannot prove the spans, the result comes from the specialization, which may prove
-        them.
+        reference renderer cannot prove the spans, the result comes from the specialization, which
+        may prove them.
         """
         try:
             rendered = marked(*self._reference.render(found.conversation))
@@ -175,10 +175,10 @@ class Renderer:
         return rendered
 
     def _specialize(self, found: _Analyzed, expected: Marked | None) -> Marked | None:
-        """Make a specialization for `found`, and return its rendering, or None if it has none.
+        """Make a specialization for `found`. Return its rendering, or None if there is none.
 
-        The specialization is stored if it gives the text of the reference and, if `expected` is
-        given, its spans, too.
+        The specialization is stored if it gives the text of the reference renderer and, if
+        `expected` is given, the same spans.
         """
         trace = Trace(found.values)
         specialization = filled = None

@@ -282,7 +282,7 @@ def _getter(symbolic: str) -> Callable[[Values], Any]:
 
 
 class Specializer:
-    """Runs of one template on symbolic text, which give its specializations.
+    """Template that is run on symbolic text to make its specializations.
 
     The arguments are those of `Renderer`.
     """
@@ -358,7 +358,7 @@ class _SymbolicTemplate(CompiledTemplate):
 
 
 class _SymbolicSession(Session):
-    """Rendering of one symbolic conversation: whole, in part, or with marks."""
+    """Symbolic conversation that can be rendered whole, in part, or with marks."""
 
     def __init__(
         self, template: CompiledTemplate, conversation: SymbolicConversation, trace: Trace
@@ -368,7 +368,7 @@ class _SymbolicSession(Session):
         self._trace = trace
 
     def prefixes(self, text: str, special_tokens: tuple[str, ...]) -> Prefixes:
-        """Return a search for spans of messages in `text`, which uses what symbolic text shows."""
+        """Return a `Prefixes` for `text` that also knows which message symbolic text is from."""
         return _SymbolicPrefixes(
             self.render, self.messages, text, special_tokens, self._is_from_message
         )
@@ -381,11 +381,11 @@ class _SymbolicSession(Session):
 
 
 class _SymbolicPrefixes(Prefixes):
-    """Search for spans that also handles templates which change an answer if messages follow it.
+    """Positions of messages for templates that change an answer if other messages follow.
 
     For example, some templates remove the thoughts of earlier answers. Symbolic text shows where
-    the texts of the answer are. The span of the answer ends with the last of them, and with the
-    words that the template writes after it when the answer is the last message.
+    the texts of the answer are. The span of the answer ends with its last text and the words that
+    the template writes after this text when the answer is the last message.
     """
 
     def __init__(

@@ -100,7 +100,7 @@ def is_symbolic(value: Any) -> bool:
 
 
 class Trace:
-    """Record of one run of a template on one record.
+    """Log of one run of a template on a record.
 
     The list `values` has the texts and objects of the record, followed by the derived texts. The
     list `steps` has the questions and operations in order. After the same answers, the next step is
@@ -120,7 +120,10 @@ class Trace:
         return SymbolicText(chr(FIRST + index), self)
 
     def ask(self, name: str, of: str, *args: Any) -> bool:
-        """Return the answer to a question for the current record, and record the question."""
+        """Return the answer to a question for the current record.
+
+        The question and its answer are added to `steps`.
+        """
         step = Step(name, of, _plain(args))
         if step not in self._answers:
             answer = bool(QUESTIONS[name](self.filled(of), *args))
@@ -131,7 +134,7 @@ class Trace:
     def derive(self, name: str, of: str, *args: Any) -> SymbolicText:
         """Return the symbolic text that represents the result of an operation.
 
-        The operation is recorded.
+        The operation is added to `steps`, and its result to `values`.
         """
         step = Step(name, of, _plain(args))
         if step not in self._derived:
@@ -224,11 +227,11 @@ class SymbolicText(str):  # noqa: PLW1641 (its hash refuses: see below)
         return self._trace.ask("contains", _characters(self), part)
 
     def startswith(self, prefix: Any, *args: Any) -> bool:
-        """Return the answer for the current record, and record the question."""
+        """Return the answer for the current record, and add the question to the trace."""
         return self._trace.ask("startswith", _characters(self), prefix, *args)
 
     def endswith(self, suffix: Any, *args: Any) -> bool:
-        """Return the answer for the current record, and record the question."""
+        """Return the answer for the current record, and add the question to the trace."""
         return self._trace.ask("endswith", _characters(self), suffix, *args)
 
     def split(self, sep: Any = None, maxsplit: Any = -1) -> SymbolicParts:  # type: ignore[override]
