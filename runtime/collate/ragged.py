@@ -135,7 +135,7 @@ def _join(parts: list[Array], out: Array) -> None:
 def _size_for(width: int) -> int:
     """Return the smallest power of two that is at least `width` and at least 256.
 
-    There are few such sizes, so arrays of these sizes are often in a cache.
+    Only a few sizes are possible, so that arrays cached by size are reused.
     """
     return 1 << max(8, (width - 1).bit_length())
 

@@ -1,4 +1,4 @@
-"""`DataLoaderBuilder`: a loader configured by method calls, one for each group of options.
+"""`DataLoaderBuilder`: a loader configured by method calls, each for a group of options.
 
     loader = (DataLoaderBuilder()
         .with_dataset(train)

@@ -91,7 +91,7 @@ class Preprocessing:
     def __call__(self, example: Any, where: str) -> Any:
         """Return the sample made from `example`.
 
-        Raise `PreprocessError` if a stage fails; the error says that the row is `where`.
+        Raise `PreprocessError` if a stage fails. The error calls the row `where`.
         """
         stage = STAGES[0]
         try:

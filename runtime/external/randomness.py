@@ -152,7 +152,7 @@ _NUMPY: Any = np.random  # untyped, as its type stubs lack `set_bit_generator`
 
 
 class DrawsWatch:
-    """Check that the first use of a dataset in the main thread uses no random numbers."""
+    """Check of the random generators at the first use of a dataset in the main thread."""
 
     def __init__(self) -> None:
         self._done = False
@@ -216,7 +216,7 @@ def seeded_rows(
 
 
 class _SeparateGenerators:
-    """Copy of the global generators for a stream, whose state is stored between rows."""
+    """Random generators for a single stream, with the state that they have between two rows."""
 
     def __init__(self) -> None:
         self._numpy = np.random.MT19937(0)
