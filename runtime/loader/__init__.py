@@ -1,1 +1,1 @@
-"""Loaders, which make the batches of one rank from samples in an order and can resume."""
+"""Loaders: batches of one rank from samples in an order, with a state to resume from."""

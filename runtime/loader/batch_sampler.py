@@ -38,7 +38,7 @@ _FIRST = 1024  # positions in the first call: so the first batch comes sooner
 
 
 class Step(NamedTuple):
-    """The samples of one rank in one step."""
+    """The samples that one rank serves in one step, and what the step adds to the progress."""
 
     samples: Positions
     """int64 [batch_size], or fewer in a partial batch; `PADDING` for padding rows."""

@@ -237,9 +237,10 @@ def _counted(contents: Iterable[str]) -> Counter[str]:
 
 
 def _named(contents: Sequence[str], datasets: Sequence[OpenSplit]) -> str:
-    """Return a phrase that lists the datasets with these content ids, by name if they are open.
+    """Return a phrase that lists the datasets with the content ids `contents`.
 
-    Other datasets are listed by the beginning of the content id.
+    It names each dataset that is in `datasets`, and shows the beginning of the content id of
+    others.
     """
     left, names = list(datasets), []
     for content in contents:
@@ -261,10 +262,10 @@ def _differences(
     names: Sequence[str],
     weights: Sequence[int],
 ) -> list[str]:
-    """Return a phrase for each of the fields `names`, whose values in a state and a loader differ.
+    """Return a phrase such as "seed 1, not 2" for each field that a state and a loader differ in.
 
-    Fields that merely follow from other fields are left out if that leaves any field. `weights` are
-    the weights of the loader.
+    The argument `names` has the names of these fields, and `weights` the weights of the loader.
+    Fields that only follow from other fields are left out, unless no field would remain.
     """
     pairs, following = {name: (stored.get(name), order.get(name)) for name in names}, _FOLLOWING
     if "weights_sha256" in pairs:
@@ -283,7 +284,7 @@ def _differences(
 def _phrases(name: str, was: Any, now: Any) -> list[str]:
     """Return phrases such as "seed 1, not 2" about the field `name`.
 
-    If both values are objects, there is a phrase for each of their fields that differs.
+    If both values are objects, the list has a phrase for each of their fields that differs.
     """
     if not (isinstance(was, Mapping) and isinstance(now, Mapping)):
         return [f"{name} {_brief(was)}, not {_brief(now)}"]

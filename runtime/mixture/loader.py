@@ -138,8 +138,8 @@ def realised(loader: Loader) -> dict[str, Realised]:
 def _served_draws(phase: Phase, cut: int) -> Iterator[tuple[int, int]]:
     """Yield pairs (sign, draws) from which the samples served in `phase` can be computed.
 
-    The sum of sign * counts(draws), with the method `counts` of the schedule, is the number of
-    samples of each source. Samples that do not fill a global batch of `cut` samples at the end of
+    The number of samples of each source is the sum of sign * counts(draws), where `counts` is the
+    method of the schedule. Samples that do not fill a global batch of `cut` samples at the end of
     an epoch do not count.
     """
     begin, end = phase.begin, phase.end or phase.begin
@@ -236,7 +236,11 @@ def _common_definition(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def _in_blocks(
     mixture: WeightedSources, parts: Mapping[str, MixedDataset], seed: int
 ) -> tuple[Blocks, ...]:
-    """Return an order in blocks for each source; the sources share the size of one window."""
+    """Return a `Blocks` order for each source.
+
+    The window is divided by the number of sources, so that together they need the memory of one
+    window. Each window has at least `_LEAST_BLOCKS` blocks.
+    """
     orders = []
     for source, purpose, part in zip(
         mixture.sources, mixture.purposes(), parts.values(), strict=True

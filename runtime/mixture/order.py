@@ -454,10 +454,10 @@ class MixtureOrder:
         )  # fmt: skip
 
     def _epoch_bounds(self, n: int, epoch: int) -> tuple[int, int]:
-        """Return the first position of the epoch in this phase, and the draws before position 0.
+        """Return the epoch's first position in this phase, and its position 0 in the schedule.
 
-        The second value is the number of draws in the schedule, of all sources together. Raise
-        `UsageError` if the epoch is before this phase or too far away, or has no positions.
+        The second number is negative if the schedule begins within the epoch. Raise `UsageError` if
+        the epoch is before this phase or too far away, or has no positions.
         """
         phase = self.phase
         begin = phase.draws_at(Spot(epoch, 0), n)
@@ -471,11 +471,12 @@ class MixtureOrder:
         return phase.begin.position if epoch == phase.begin.epoch else 0, begin
 
     def _drawn(self, n: int, epoch: int) -> tuple[int, Positions, Positions]:
-        """Return the draws before the epoch, and the draws of each source at its start and end.
+        """Return (begin, first, last) for the part of the epoch that belongs to this phase.
 
-        The first value is the number of draws in the schedule, of all sources together. The draws
-        of each source, int64 [sources], count from its first pass. If this phase begins in the
-        epoch, the start is that of the phase.
+        `begin` is the position in the schedule at which the epoch begins, negative if the schedule
+        begins within the epoch. `first` and `last`, int64 [sources], are the numbers of samples of
+        each source before the start and the end of this part, counted from the first pass over the
+        source.
         """
         low, begin = self._epoch_bounds(n, epoch)
         counts = self.mixture.schedule.counts
@@ -492,10 +493,10 @@ class MixtureOrder:
         return order.samples(places, size, turn)
 
     def _numbers(self, which: int, own: Positions, turn: int) -> Positions:
-        """Return which draw of source `which` serves each of its samples `own` in pass `turn`.
+        """Return the numbers at which source `which` serves its samples `own` in pass `turn`.
 
-        The draws are counted from the first pass over the source, and the samples are numbered in
-        the source.
+        The samples that the source serves are counted from its first pass on. The samples `own` are
+        numbered in the source.
         """
         order, size = self.orders[which], int(self.mixture.sizes[which])
         places = order.positions(own, size, turn)
@@ -515,7 +516,10 @@ class MixtureOrder:
         return np.searchsorted(self.mixture.base, samples, "right") - 1
 
     def _places(self, which: int, numbers: Positions) -> Positions:
-        """Return the positions in the schedule of the draws `numbers` of source `which`."""
+        """Return where in the schedule source `which` serves its `numbers`-th samples: int64.
+
+        The samples that the source serves are counted from its first pass on, beginning with 0.
+        """
         draws = numbers - self.lead[which]
         return self.mixture.schedule.position_of(np.full_like(draws, which), draws)
 

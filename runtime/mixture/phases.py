@@ -312,9 +312,9 @@ def _skipped(state: Mapping[str, Any], last: Phase) -> tuple[Skips, ...]:
 def _parked(
     last: Phase, skipped: Sequence[Skips], draws: int, schedule: Schedule | None
 ) -> dict[str, ParkedSource]:
-    """Return the progress in each source of phase `last` after `draws` positions of its schedule.
+    """Return the progress of each source, by its key, after `draws` positions of the schedule.
 
-    The keys of the dictionary are the source keys.
+    The schedule and the sources are those of phase `last`.
     """
     schedule = schedule or last.schedule()
     drawn = schedule.counts(draws) - schedule.counts(last.draws)

@@ -3,8 +3,8 @@
 A **draw** is one position of the schedule, and a **period** the number of draws after which the
 schedule repeats. Integers, fractions and short decimals are met exactly: a float stands for the
 simplest fraction that rounds to it, so 0.7 is 7/10, 1e-6 is 1/1000000 and 1/3 is a third. If the
-exact period would be too long, the weights are rounded. A few periods are tried. The result has the
-shortest that brings every share within one part in a thousand, or else the longest.
+exact period would be too long, the weights are rounded: of a few possible periods, the shortest is
+used that brings every share within one part in a thousand, or else the longest.
 `PeriodWeights.error` is the largest relative error. A weight whose error is too large, above all a
 weight whose source would never be served, raises an error.
 
@@ -64,10 +64,11 @@ _DIGITS = 17  # a float has no more
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeriodWeights:
-    """Number of draws of each source in one period.
+    """Number of positions of each source in one period of the schedule.
 
-    `weights` are at least 1 and sum to `period`. `error` is the largest relative difference between
-    a source's share and the requested share, 0.0 if all shares are exact.
+    `weights` are these numbers. They are at least 1 and sum to `period`. `error` is the largest
+    relative difference between a source's share and the requested share, 0.0 if all shares are
+    exact.
     """
 
     weights: tuple[int, ...]
@@ -175,7 +176,7 @@ def _rounded(asked: Sequence[int], period: int) -> list[int]:
 
 
 def _quotas(asked: Sequence[int], period: int) -> list[float]:
-    """Return the exact number of draws of each source in `period`, as floats.
+    """Return the exact number of positions of each source in `period`, as floats.
 
     The value is 0.0 if it is too small for a float.
     """
@@ -215,18 +216,19 @@ Counts = npt.NDArray[np.int64]
 
 
 class _Filled(NamedTuple):
-    """Number of filled positions in the table, and the draws that are due but not placed yet."""
+    """Number of filled positions in the table, and the keys of draws that wait for a position."""
 
     stop: int
     waiting: tuple[int, ...]  # a heap of deadline * sources + source
 
 
 class Schedule:
-    """The source of each draw; see `whole_weights` for the weights and the errors.
+    """The schedule of a mixture, which chooses the source of the sample at each position.
 
     The attributes `weights` (whole numbers, per period), `period` and `error` are those of
-    `PeriodWeights`. Equal weights give an equal schedule on every machine. Several threads may use
-    a schedule at the same time. Pickling stores only the arguments.
+    `PeriodWeights`; see `whole_weights` for the errors. Equal weights give an equal schedule on
+    every machine. Several threads may use a schedule at the same time. Pickling stores only the
+    arguments.
 
     >>> schedule = Schedule([0.5, 0.25, 0.25])
     >>> schedule.weights, schedule.period
@@ -271,7 +273,7 @@ class Schedule:
         return f"<dataprep.Schedule of {len(self.weights):,} sources, period {self.period:,}>"
 
     def at(self, positions: Counts) -> tuple[Counts, Counts]:
-        """Return the source at each of `positions`, and the number of its draws before: int64.
+        """Return the source at each of `positions`, and how often it occurs before: int64.
 
         The call takes about 20 ns per position if the table is filled. Raise `IndexError` for a
         negative position.
@@ -288,10 +290,10 @@ class Schedule:
         return source, periods * weight + slots * weight // self.period + (entry & 1)
 
     def counts(self, position: int) -> Counts:
-        """Return the number of draws of each source before `position`: int64 [sources].
+        """Return how often each source occurs before `position`: int64 [sources].
 
-        The call fills the table up to there, then takes some 20 microseconds. Raise `IndexError`
-        for a negative position.
+        The call fills the table up to `position`, then takes some 20 microseconds. Raise
+        `IndexError` for a negative position.
         """
         if position < 0:
             raise IndexError(f"position {position} is negative")
@@ -308,10 +310,10 @@ class Schedule:
         return self._table[start:stop].astype(np.int64) >> 1
 
     def position_of(self, source: Counts, number: Counts) -> Counts:
-        """Return the position of draw `number` (from 0) of `source`: the inverse of `at`.
+        """Return the position at which `source` occurs for the `number`-th time, counted from 0.
 
-        The first call fills and inverts the table, which takes 4 bytes per position of the period.
-        Raise `IndexError` for an unknown source or a negative number.
+        This is the inverse of `at`. The first call fills and inverts the table, which takes 4 bytes
+        per position of the period. Raise `IndexError` for an unknown source or a negative number.
         """
         if source.size == 0:
             return np.zeros(source.shape, np.int64)
@@ -384,10 +386,10 @@ class Schedule:
 
 
 def _earliest(waiting: list[int], keys: list[int], per_slot: list[int]) -> list[int]:
-    """Return the key of the draw at each slot: the smallest key on the heap `waiting`.
+    """Return the key of the draw at each position: the smallest key on the heap `waiting`.
 
-    The heap `waiting` is changed: at each slot, the next `per_slot` items of `keys` are added to it
-    before the smallest is removed.
+    The heap `waiting` is changed. At position `i`, the next `per_slot[i]` items of `keys` are added
+    to the heap before the smallest is removed.
     """
     drawn, arrive = [], iter(keys).__next__
     for count in per_slot:  # nearly all the time goes here: nothing is done twice

@@ -306,7 +306,7 @@ class StreamDataset(IterableDataset[Batch]):
         )  # fmt: skip
 
     def _sizes_of(self, state: object) -> Sizes:
-        """Return the sizes to use with `state`: its sizes replace those that are defaults here."""
+        """Return the sizes of this stream, with default sizes replaced by the sizes in `state`."""
         stored = state if isinstance(state, Mapping) else {}
         names = [
             name

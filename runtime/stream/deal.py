@@ -182,7 +182,7 @@ class Deal:
         return kept
 
     def taken(self, steps: int) -> int:
-        """Return the number of samples in `steps` steps of every rank."""
+        """Return the number of samples that all ranks together serve in `steps` steps."""
         if self.end == "drop":
             return steps * self.topology.dp_size * self.topology.batch_size
         left = self.left(steps)

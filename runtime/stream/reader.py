@@ -52,7 +52,7 @@ class StreamableDataset(Protocol):
     def __getitem__(self, index: int, /) -> Batch: ...
 
     def batch(self, indices: Sequence[int] | Positions, /) -> Batch:
-        """Return one batch of these samples."""
+        """Return a batch of the samples `indices`."""
         ...
 
     def spans(self, samples: Positions, /) -> Spans:
