@@ -1,13 +1,13 @@
-"""A pool of buffers for batches, reused when no array refers to them any more.
+"""Pool of buffers for batches. A buffer is reused when no array refers to it any more.
 
-A batch of 32 x 2,048 int64 is two buffers of 512 KiB. The C library gives memory of that size back
-to the kernel when it is freed, unless something else lies behind it, and takes it from there anew
-for the next batch: 256 page faults, which cost several times as much as filling the buffers (of
-256 x 512, measured: 850 microseconds a batch instead of 120). Buffers of the pool go back to a
-short list instead, as soon as the last array or tensor over them is gone, and not before: a batch
-that is kept keeps its memory. Smaller buffers, whose memory the C library keeps, are ordinary
-arrays. Costs 2 microseconds a buffer. Packed rows and documents do not use the pool: because of
-their other allocations the C library keeps the memory of their batches (measured: no fault).
+A batch of 32 x 2,048 int64 needs two buffers of 512 KiB. When memory of that size is freed, the C
+library usually returns it to the kernel, and requests it again for the next batch. The resulting
+256 page faults cost several times as much as filling the buffers (measured with 256 x 512: 850
+microseconds for a batch instead of 120). A buffer of the pool goes back to a short list instead, as
+soon as the last array or tensor that uses it is gone. Smaller buffers are ordinary arrays, because
+the C library does not return their memory. The pool costs 2 microseconds for each buffer. Packed
+rows and documents do not use it: because of their other allocations, the C library does not return
+the memory of their batches either (measured: no page fault).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _SIZES = 8  # sizes that are remembered: batches of one run have one shape, and 
 
 
 class Buffers:
-    """Pool of arrays; memory returns to it when the last view is gone. Thread-safe.
+    """Pool of arrays. Memory returns to the pool when the last view of it is gone. Thread-safe.
 
-    Keeps at most eight free buffers each of the last eight sizes.
+    The pool holds at most eight free buffers of each of the last eight sizes.
 
     >>> buffers = Buffers()
     >>> first = buffers.empty((256, 512))
@@ -46,7 +46,7 @@ class Buffers:
         self._lent: set[_Lent] = set()
 
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike = np.int64) -> Array:
-        """Return an uninitialised array of `shape` and `dtype` that shares no memory."""
+        """Return an uninitialised array that shares no memory with any array in use."""
         kind = np.dtype(dtype)
         size = prod(shape) * kind.itemsize
         if size < _LARGE:
@@ -70,10 +70,10 @@ class Buffers:
         return self._free.setdefault(size, deque(maxlen=_KEPT))
 
     def _returned(self, lent: Any) -> None:
-        """Return the memory of an array that is gone to the free buffers of its size.
+        """Add the memory of an array that is gone to the free buffers of its size.
 
-        May be called at any time, also at the interpreter's exit, when the names of this module may
-        be gone; so it uses none.
+        Python may call this at any time, even when the interpreter exits and the names of this
+        module are gone. Therefore the body uses none of them.
         """
         self._lent.discard(lent)
         lent.free.append(lent.memory)
@@ -83,11 +83,11 @@ class Buffers:
 
 
 class _Memory(np.ndarray[Any, Any]):
-    """The memory of a buffer: a type of its own, so that a finaliser runs after the last view.
+    """Memory of a buffer, with a type of its own so that a finaliser runs after the last view.
 
-    As the base of a view NumPy takes the base of the array viewed, and the base of that, and so on
-    while the types are the same. With memory of the ordinary type views would refer to it alone,
-    and the array over it, which has the finaliser, would be gone before them.
+    A view of an array refers to the base of that array if both have the same type. If the memory
+    were an ordinary array, views would refer to the memory alone. The array over the memory, which
+    has the finaliser, would then be gone before its views.
     """
 
     __slots__ = ()

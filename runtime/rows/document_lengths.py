@@ -1,9 +1,9 @@
 """Lengths of the documents of a split: which have enough tokens, and whether all fit into a row.
 
-Only the documents that are too short are listed, in a stored plan; the document of a sample is
-found by bisection in the list. Nothing is read if the manifest shows that no document is too short,
-or that the build kept to a limit. Otherwise the lengths of all documents are read once, 8 bytes
-each, and the result is stored (runtime/rows/plan_cache.py).
+Only the documents that are too short are listed, in a stored plan. The document of a sample is
+found by binary search in the list. Nothing is read if the manifest shows that no document is too
+short, or that the build enforced a limit. Otherwise the lengths of all documents are read once, 8
+bytes each, and the result is stored (runtime/rows/plan_cache.py).
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ __all__ = ["KeptDocuments", "kept_documents", "longest_document", "require_fit",
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptDocuments:
-    """The `count` documents of a split that are long enough, in stored order, numbered from 0.
+    """The documents of a split that are long enough, in stored order, numbered 0 .. `count` - 1.
 
-    `before` is int64 with an entry for each other document: how many of the `count` precede it.
+    The int64 array `before` has an entry for each document that is too short: the number of
+    documents before it that are long enough.
 
         >>> kept = KeptDocuments(count=4, before=np.array([0, 0, 2]))  # 0, 1 and 4 are left out
         >>> kept.documents(np.arange(4)).tolist()
@@ -41,12 +42,17 @@ class KeptDocuments:
         return self.count
 
     def documents(self, samples: Ints) -> Ints:
-        """Return the document of each of `samples`; raise `IndexError` outside 0 .. count - 1."""
+        """Return the number in the split of the document of each of `samples`.
+
+        Raise `IndexError` for a sample outside 0 .. count - 1.
+        """
         check_samples(samples, self.count)
         return samples + self.before.searchsorted(samples, "right")
 
     def samples(self, documents: Ints) -> Ints:
-        """Return the sample of each of `documents` (increasing) that is not left out.
+        """Return the sample of each of `documents` that is long enough.
+
+        The numbers in `documents` must increase.
 
         >>> KeptDocuments(count=4, before=np.array([0, 0, 2])).samples(np.arange(7)).tolist()
         [0, 1, 2, 3]
@@ -66,10 +72,10 @@ class KeptDocuments:
 def kept_documents(
     split: Split, min_tokens: int, plan_dir: str | Path | None = None
 ) -> KeptDocuments:
-    """Return the documents with `min_tokens` tokens or more.
+    """Return the documents of `split` that have at least `min_tokens` tokens.
 
-    Reads nothing if the manifest shows that all have enough; otherwise the first time the lengths
-    of all documents, later a kilobyte.
+    Nothing is read if the manifest shows that all documents have enough. Otherwise the first call
+    reads the lengths of all documents, and later calls read a kilobyte.
     """
     if min_tokens <= _fewest_tokens(split):
         return KeptDocuments(count=split.documents, before=np.empty(0, np.int64))
@@ -92,7 +98,7 @@ def kept_documents(
 
 
 def _fewest_tokens(split: Split) -> int:
-    """Return a number of tokens that every document has at least, according to the manifest."""
+    """Return a number of tokens that every document has or exceeds, according to the manifest."""
     tokenizer = split.dataset.manifest.tokenizer
     return tokenizer.add_bos + tokenizer.add_eos + (split.entry.zero_token_documents == 0)
 
@@ -100,7 +106,7 @@ def _fewest_tokens(split: Split) -> int:
 def longest_document(split: Split, plan_dir: str | Path | None = None) -> tuple[int, int]:
     """Return the number of the longest document of `split`, and its length in tokens.
 
-    Without a document that has tokens this is (-1, 0).
+    Return (-1, 0) if no document has tokens.
 
     >>> longest_document(dataset.split("train"))                     # doctest: +SKIP
     (5121, 3077)
@@ -122,7 +128,7 @@ def longest_document(split: Split, plan_dir: str | Path | None = None) -> tuple[
 
 
 def require_fit(split: Split, max_length: int, plan_dir: str | Path | None = None) -> None:
-    """Raise an `InputError` that names the longest document if that is over `max_length` tokens."""
+    """Raise an `InputError` that names the longest document if it exceeds `max_length` tokens."""
     chat = split.dataset.chat
     if chat is not None and chat.max_tokens is not None and chat.max_tokens <= max_length:
         return
@@ -132,7 +138,7 @@ def require_fit(split: Split, max_length: int, plan_dir: str | Path | None = Non
 
 
 def too_long(document: int, tokens: int, max_length: int) -> InputError:
-    """Return the error for a document of more than `max_length` tokens."""
+    """Return the error for a document that has more than `max_length` tokens."""
     return InputError(
         f"has {tokens:,} tokens, more than seq_len {max_length:,}", where=f"document {document}",
         code="E_OVERLONG",

@@ -1,10 +1,10 @@
-"""Whole documents, one a row, padded to the longest of the batch.
+"""Documents as rows, one document in a row, padded to the longest of the batch.
 
-They are for fine-tuning and scoring, where each document stands alone. Documents are numbered as
-they are stored; those with fewer than `min_tokens` tokens are left out, for a row without a token
-breaks a loss (its mean is 0 / 0) and attention (its softmax has nothing to weigh). If the manifest
-shows that there are none, opening reads nothing; otherwise it reads a list of them, which is made
-once and stored in the cache of plans (runtime/rows/plan_cache.py).
+Such rows are for fine-tuning and scoring. Documents are numbered as they are stored. Documents with
+fewer than `min_tokens` tokens are left out, because a row without a token breaks a loss (its mean
+is 0 / 0) and attention (its softmax has no entries). If the manifest shows that there are no such
+documents, opening reads nothing. Otherwise it reads a list of them, which is made once and stored
+in the cache of plans (runtime/rows/plan_cache.py).
 
 A batch costs one copy of each document and one conversion of the padded rows to int64. Use packed
 rows (runtime/rows/packed.py) if padding would be most of a batch.
@@ -35,31 +35,33 @@ __all__ = ["DocumentDataset"]
 class DocumentDataset(BatchDataset):
     """Map-style dataset of the documents of one split.
 
-    Each batch is a dict of int64 tensors [rows, L]: `input_ids`, `attention_mask` (1 for
-    tokens, 0 in padding), `labels` unless that is None, and `lengths` [rows], the tokens in each
-    row. L is the longest row of the batch, or `max_length`, rounded up to `multiple`.
+    Each batch is a dict of int64 tensors [rows, L]: `input_ids`, `attention_mask` (1 for tokens, 0
+    in padding), and `labels` unless that option is None. The dict also has `lengths` [rows], the
+    number of tokens in each row. L is the length of the longest row in the batch, or `max_length`,
+    rounded up to a multiple of `multiple`.
 
-    ``"shifted"`` label `j` is the token after input `j`, `IGNORED_LABEL` (-100) for the last one;
-    ``"unshifted"`` labels equal the inputs, for models that shift inside, with -100 for the first
-    token, which nothing predicts. Both are -100 in padding, and wherever the loss mask of the
-    dataset says not to train.
+    ``"shifted"`` label `j` is the token after input `j`, and `IGNORED_LABEL` (-100) for the last
+    token. ``"unshifted"`` labels equal the inputs, for models that shift labels themselves, with
+    -100 for the first token, which nothing predicts. Both kinds are -100 in padding, and wherever
+    the loss mask of the dataset says not to train.
 
     Arguments:
-        max_length: the most tokens of a document that are served; None: all of them.
-        truncate: the end that longer documents lose, ``"right"`` or ``"left"``; ``"error"`` raises
-            `InputError` when one is served.
-        pad_to: ``"longest"`` of the batch, or ``"max_length"`` for one shape always.
+        max_length: the most tokens of a document in a row; None: all of them.
+        truncate: the end at which longer documents are cut, ``"right"`` or ``"left"``. With
+            ``"error"``, a batch with a longer document raises `InputError`.
+        pad_to: ``"longest"`` document of the batch, or ``"max_length"`` for one shape always.
         multiple: L is a multiple of this; 8 or 64 suit tensor cores.
         padding_side: the side that is filled with `pad_id`; ``"left"`` for generation.
         position_ids: adds int64 `position_ids` [rows, L], from 0 at the first token; 0 in padding.
         pad_id: the id in padding. None: the tokenizer's pad, else its eos, else 0.
-        min_tokens: shorter documents are left out, BOS and EOS counted; 0 keeps all, so that sample
-            `i` is document `i`.
-        plan_dir: the folder for the list of those left out; see `stored_plan`.
-        sample_mask: adds bool `sample_mask` [rows], False where the index is `PADDING`; such a row
-            is all padding.
+        min_tokens: documents with fewer tokens (including BOS and EOS) are left out. With 0, all
+            documents are used, so that sample `i` is document `i`.
+        plan_dir: the folder for the list of documents left out; see `stored_plan`.
+        sample_mask: adds bool `sample_mask` [rows], False where the index is `PADDING`. A row with
+            False is all padding.
 
-    `left_out` counts the documents with too few tokens. Raises `InputError` if none is left.
+    The attribute `left_out` counts the documents with too few tokens. Raise `InputError` if all
+    documents have too few.
 
         >>> documents = DocumentDataset(dataset.split("val"), max_length=512)  # doctest: +SKIP
         >>> documents.batch([0, 7])["attention_mask"].sum(1)            # doctest: +SKIP
@@ -105,7 +107,7 @@ class DocumentDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """JSON values that decide, with the content id, the tokens and labels of a sample."""
+        """JSON values that determine, with the content id, the tokens and labels of a sample."""
         return {
             "kind": "documents", "split": self.split.name, "max_length": self.max_length,
             "truncate": self.padding.truncate, "min_tokens": self.min_tokens,
@@ -114,7 +116,7 @@ class DocumentDataset(BatchDataset):
 
     @property
     def left_out(self) -> int:
-        """Documents with fewer than `min_tokens` tokens."""
+        """Number of documents with fewer than `min_tokens` tokens."""
         return self.split.documents - len(self)
 
     def __len__(self) -> int:
@@ -160,10 +162,9 @@ class DocumentDataset(BatchDataset):
         return batch
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the starts and stops of the ranges of tokens that `samples` are read from, in the
-        split's stream; `PADDING` has none.
+        """Return two arrays: where each of `samples` starts and stops in the split's stream.
 
-        Raises what `batch` raises.
+        Samples that are `PADDING` have no entry. Raise what `batch` raises.
         """
         starts, lengths = self._read(samples[samples != PADDING])
         return starts, starts + lengths
@@ -171,8 +172,8 @@ class DocumentDataset(BatchDataset):
     def covering(self, start: int, stop: int) -> Ints:
         """Return the samples with tokens in `start` .. `stop` - 1 of the split: int64, increasing.
 
-        Costs bisections, and what `spans` costs. Tokens that `max_length` cuts off are in no
-        sample.
+        Tokens that `max_length` cuts off do not count. The cost is that of `spans` and some binary
+        searches.
         """
         if start >= stop:
             return np.empty(0, np.int64)
@@ -182,11 +183,14 @@ class DocumentDataset(BatchDataset):
         return samples[(starts < stop) & (stops > np.maximum(starts, start))]
 
     def documents(self, samples: Ints) -> Ints:
-        """Return the number of the document in the split of each of `samples`."""
+        """Return the number in the split of the document of each of `samples`."""
         return self._kept.documents(samples)
 
     def _read(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the start and the length of each sample in the stream; length 0 for `PADDING`."""
+        """Return the start of each sample in the stream, and its length, which is 0 for `PADDING`.
+
+        Raise `InputError` for a document over `max_length` if `truncate` is ``"error"``.
+        """
         starts, lengths = np.zeros_like(samples), np.zeros_like(samples)
         real = np.flatnonzero(samples != PADDING) if self.sample_mask else np.arange(len(samples))
         documents = self._kept.documents(samples[real])

@@ -1,8 +1,8 @@
 """Copying of pieces of a split, of different lengths, into one buffer or into padded rows.
 
-Pieces are copied one after the other, at about 0.4 microseconds a piece and memory speed. An index
+Pieces are copied one after the other. Each takes about 0.4 microseconds and a memory copy. An index
 of every token would be faster only below 16 tokens a piece (measured on batches of 65,536 uint16
-tokens). Documents and preferences are served in padded rows.
+tokens). Rows of documents and preferences are padded rows.
 """
 
 from __future__ import annotations
@@ -23,24 +23,28 @@ Array = npt.NDArray[Any]
 
 
 def copy_tokens(split: Split, starts: Ints, lengths: Ints, out: Array, at: Ints) -> None:
-    """Copy `lengths[k]` tokens of the stream from `starts[k]` on to `out[at[k]:]`, for every k.
+    """Copy `lengths[k]` tokens at position `starts[k]` of the stream to `out[at[k]:]`, for all k.
 
-    `out` is one-dimensional, contiguous, of the type of the split. Each piece must lie in one
-    shard, as a part of a document does; otherwise raises `IndexError`, before anything is copied.
+    The array `out` must be one-dimensional, contiguous, and of the type of the split. If a piece
+    does not lie in one shard, as a part of a document does, raise `IndexError` before anything is
+    copied.
     """
     split.stream.copy(starts, lengths, out, at)
 
 
 def copy_mask(split: Split, starts: Ints, lengths: Ints, out: Array, at: Ints) -> None:
-    """Copy the loss mask of pieces as `copy_tokens` copies ids: uint8, 1 to train on a token."""
+    """Copy the loss mask of pieces as `copy_tokens` copies their ids.
+
+    The mask is uint8, and 1 marks a token to train on.
+    """
     split.masks.copy(starts, lengths, out, at)
 
 
 def document_spans(split: Split, documents: Ints) -> tuple[Ints, Ints]:
     """Return the start and stop of each of `documents` in the stream of the split: int64.
 
-    Costs about 10 microseconds for each shard that they lie in. Raises `IndexError` for a document
-    that does not exist, and `IntegrityError` for offsets that no build writes.
+    This costs about 10 microseconds for each shard that holds some of them. Raise `IndexError` for
+    a document that does not exist, and `IntegrityError` for damaged offsets.
     """
     if len(documents) and not 0 <= int(documents.min()) <= int(documents.max()) < split.documents:
         raise IndexError(
@@ -66,11 +70,11 @@ _Flags = npt.NDArray[np.bool_]
 
 
 class PaddedRows(NamedTuple):
-    """n rows padded to one width, and the pieces of `split` in them.
+    """Rows padded to one width, and the pieces of `split` that they contain.
 
     Row k has `lengths[k]` tokens of the stream from `starts[k]` on, which begin in column
-    `first[k]`. `ids` [n, width] are of the type of the split; `real` [n, width] is False in
-    padding.
+    `first[k]`. The array `ids` [n, width] has the type of the split, and `real` [n, width] is False
+    in padding.
     """
 
     split: Split
@@ -81,7 +85,10 @@ class PaddedRows(NamedTuple):
     real: _Flags
 
     def trained(self) -> _Flags:
-        """Return bool [n, width]: True for tokens to train on, all if there is no loss mask."""
+        """Return bool [n, width]: True for tokens to train on.
+
+        Without a loss mask, these are all tokens.
+        """
         if not self.split.has_mask:
             return self.real
         rows, width = self.ids.shape
@@ -92,12 +99,15 @@ class PaddedRows(NamedTuple):
         return train
 
     def positions(self) -> Ints:
-        """Return int64 [n, width]: positions from 0 at the first token of a row; 0 in padding."""
+        """Return positions, int64 [n, width], which count from 0 at the first token of a row.
+
+        They are 0 in padding.
+        """
         places: Ints = np.arange(self.ids.shape[1], dtype=np.int64) - self.first[:, None]
         return places * self.real
 
     def labels(self, kind: Labels) -> Ints:
-        """Return labels, int64 [n, width]; see `DocumentDataset`."""
+        """Return labels of `kind`, int64 [n, width], as described in `DocumentDataset`."""
         labels = np.full(self.ids.shape, IGNORED_LABEL, np.int64)
         train = self.trained()
         both = train[:, 1:] & self.real[:, :-1]  # tokens to train on with one before them
@@ -109,11 +119,10 @@ class PaddedRows(NamedTuple):
 def padded_rows(
     split: Split, starts: Ints, lengths: Ints, width: int, *, pad_id: int, left: bool = False
 ) -> PaddedRows:
-    """Return rows of `width`: `lengths[k]` tokens of `split` from `starts[k]` on, and padding.
+    """Return rows of `width` columns: `lengths[k]` tokens from `starts[k]` on, and padding.
 
-    Padding is on the right, or with `left` on the left.
-
-    Raises `IndexError` for a piece that does not lie in one shard.
+    Padding is on the right, or on the left if `left` is True. Raise `IndexError` for a piece that
+    does not lie in one shard.
     """
     first = width - lengths if left else np.zeros_like(lengths)
     ids = np.full((len(lengths), width), pad_id, split.dtype)

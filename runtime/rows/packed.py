@@ -1,14 +1,13 @@
-"""Packed rows: whole documents side by side, as int64 tensors of one shape.
+"""Packed rows: several documents in a row, as int64 tensors of one shape.
 
-The rows are those of a plan (runtime/rows/packing.py), made once from the lengths of the documents
-and stored in a cache (runtime/rows/plan_cache.py): opening it again reads a kilobyte. A batch is
-one look-up in the plan, one copy of each piece in the type the ids are stored in, and one
-conversion to int64.
-Labels never cross from one document to the next; position ids and what variable-length attention
-needs come from the same plan.
+The rows follow a plan (runtime/rows/packing.py), which is made once from the lengths of the
+documents and stored in a cache (runtime/rows/plan_cache.py). Opening it again reads a kilobyte. A
+batch costs one look-up in the plan, one copy of each piece in the stored type of the ids, and one
+conversion to int64. Labels never cross from one document to the next. Position ids and the tensors
+for variable-length attention come from the same plan.
 
-Use windows (runtime/rows/windows.py) to serve every token in its place without padding, documents
-(runtime/rows/documents.py) for one document a row.
+Use windows (runtime/rows/windows.py) for rows with every token and without padding, and documents
+(runtime/rows/documents.py) for one document in a row.
 """
 
 from __future__ import annotations
@@ -41,32 +40,32 @@ class PackedDataset(BatchDataset):
     """Map-style dataset of the packed rows of one split.
 
     Each sample is a dict of int64 tensors: `input_ids` [seq_len], and `labels` [seq_len] unless
-    `labels` is None. The documents of a row follow one another from its start; the rest is
+    `labels` is None. The documents of a row follow one another from its start, and the rest is
     filled with `pad_id`. Label `j` is
 
     - ``"shifted"``: the token after input `j` in the same document, `IGNORED_LABEL` (-100) at the
       end of a document. Where a document was split, it is the first token of the next piece.
-    - ``"unshifted"``: input `j`, for models that shift inside; -100 at the start of each document,
-      which such a model would predict from the one before.
+    - ``"unshifted"``: input `j`, for models that shift labels themselves; -100 at the start of each
+      document, which such a model would predict from the document before.
 
     Labels are -100 in padding, and wherever the loss mask of the dataset says not to train.
 
     Arguments:
-        seq_len: tokens in a row.
+        seq_len: number of tokens in a row.
         algorithm: ``"first-fit"`` or ``"best-fit"`` decreasing.
-        overlong: what becomes of documents over `seq_len`; see `PackingOptions`.
+        overlong: what happens to documents over `seq_len`; see `PackingOptions`.
         position_ids: adds int64 `position_ids` [seq_len], from 0 in every document.
         doc_ids: adds int64 `doc_ids` [seq_len], the document in the split, -1 in padding.
-        cu_seqlens: adds int32 `cu_seqlens` and int64 `max_seqlen`; see `SegmentFields`. True makes
-            room for as many segments as any row of the plan has; a smaller number is a `UsageError`
-            (E_SEGMENTS).
+        cu_seqlens: adds int32 `cu_seqlens` and int64 `max_seqlen`; see `SegmentFields`. With True,
+            the size of `cu_seqlens` suffices for the row with the most segments; a number that is
+            too small for that row is a `UsageError` (E_SEGMENTS).
         pad_id: the id in padding. None: the tokenizer's pad, else its eos, else 0.
         plan_dir: the folder of plans; see `stored_plan`.
-        sample_mask: adds bool `sample_mask`, False where the index is `PADDING`; such a row is
-            all padding.
+        sample_mask: adds bool `sample_mask`, False where the index is `PADDING`. A row with False
+            is all padding.
 
-    `report` counts what is packed and left out. Raises `InputError` if there is no row.
-    Pickles as a path and a few numbers; unpickling opens the plan, or makes it again.
+    The attribute `report` counts what is packed and left out. Raise `InputError` if there is no
+    row. A pickle holds a path and a few numbers, and unpickling opens the plan or makes it again.
 
         >>> packed = PackedDataset(dataset.split("train"), seq_len=2048)   # doctest: +SKIP
         >>> print(packed.report)                                           # doctest: +SKIP
@@ -112,9 +111,9 @@ class PackedDataset(BatchDataset):
             self._require_room(self.fields.cu_seqlens)
 
     def _require_room(self, room: int) -> None:
-        """Raise `UsageError` unless the segments of every row, padding counted, fit into `room`.
+        """Raise `UsageError` if a row has more than `room` segments, counting padding as a segment.
 
-        Reads the bounds of all rows and the lengths of all pieces, some at a time.
+        The function reads the bounds of all rows and the lengths of all pieces, some at a time.
         """
         bounds, row, most = self.plan.arrays["rows"], 0, 0
         for first in range(0, self._rows, _ROWS):
@@ -131,7 +130,7 @@ class PackedDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """JSON values that decide, with the content id, the tokens and labels of a sample."""
+        """JSON values that determine, with the content id, the tokens and labels of a sample."""
         return {**packing_definition(self.split, self.options), "labels": self.labels}
 
     def __len__(self) -> int:
@@ -156,8 +155,8 @@ class PackedDataset(BatchDataset):
     def batch(self, indices: Indices) -> Batch:
         """Return the rows at `indices`: tensors [len(indices), seq_len] that share no memory.
 
-        Raises `IndexError` for an index outside 0 .. len - 1, `IntegrityError` if the plan was
-        changed on disk, and what `SegmentFields` raises.
+        Raise `IndexError` for an index outside 0 .. len - 1, `IntegrityError` if the plan was
+        changed on disk, and the errors of `SegmentFields.tensors`.
         """
         samples = sample_numbers(indices, len(self))
         segments, starts, lengths = self._pieces(samples)
@@ -186,10 +185,10 @@ class PackedDataset(BatchDataset):
         return batch
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the starts and stops of the ranges of tokens that `samples` are read from, in the
-        split's stream; `PADDING` has none.
+        """Return two arrays: where the pieces of `samples` start and stop in the split's stream.
 
-        Raises `IndexError` for a sample outside 0 .. len - 1.
+        Samples that are `PADDING` have no pieces. Raise `IndexError` for a sample outside 0 .. len
+        - 1.
         """
         _, start, length = self._pieces(samples[samples != PADDING])
         return start, start + length
@@ -197,8 +196,9 @@ class PackedDataset(BatchDataset):
     def covering(self, start: int, stop: int) -> Ints:
         """Return the rows with tokens in `start` .. `stop` - 1 of the split: int64, increasing.
 
-        The token after a piece of a split document, which shifted labels read, counts. Reads the
-        chunks of the plan with these tokens, which takes some milliseconds.
+        If labels are shifted, the token after a piece of a split document counts as a token of the
+        row. The function reads the chunks of the plan that hold these tokens, which takes some
+        milliseconds.
         """
         pieces = pieces_of_tokens(self.plan, start, stop, ahead=self.labels == "shifted")
         bounds = self.plan.arrays["rows"]
@@ -208,7 +208,10 @@ class PackedDataset(BatchDataset):
         return np.unique(rows)
 
     def _pieces(self, samples: Ints) -> tuple[Segments, Ints, Ints]:
-        """Return the segments of these rows, and the start and length of each in the stream."""
+        """Return the segments of the rows `samples`, and their starts and lengths in the stream.
+
+        Raise `IntegrityError` if the plan is invalid.
+        """
         row, at = self._pieces_of_rows(samples)
         document, start, length, more = (
             self.plan.arrays[name][at].astype(np.int64)
@@ -229,9 +232,9 @@ class PackedDataset(BatchDataset):
         return segments, start, length + more * (self.labels == "shifted")
 
     def _pieces_of_rows(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return for each piece of the rows `samples` its row in the batch and its number.
+        """Return the row in the batch, and the number in the plan, of each piece of `samples`.
 
-        `PADDING` has no pieces.
+        Samples that are `PADDING` have no pieces.
         """
         real = samples != PADDING if self.sample_mask else np.ones(len(samples), np.bool_)
         rows = samples[real]
@@ -243,7 +246,7 @@ class PackedDataset(BatchDataset):
         return np.flatnonzero(real)[which], pieces
 
     def _check_plan(self, holds: npt.NDArray[np.bool_]) -> None:
-        """Raise `IntegrityError` unless all of `holds` is True: a changed plan is not served."""
+        """Raise `IntegrityError` unless all of `holds` is True: the plan was changed on disk."""
         if not holds.all():
             raise self._changed()
 
@@ -254,7 +257,7 @@ class PackedDataset(BatchDataset):
         )  # fmt: skip
 
     def _beside(self, columns: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the columns of [rows, seq_len + 1] whose tokens the labels are."""
+        """Return those columns of [rows, seq_len + 1] whose tokens are the labels."""
         return columns[:, 1:] if self.labels == "shifted" else columns[:, :-1]
 
     def _labels(
@@ -271,9 +274,9 @@ class PackedDataset(BatchDataset):
 
 
 def padding_id(split: Split, pad_id: int | None) -> int:
-    """Return `pad_id`, checked; for None the tokenizer's pad, else its eos, else 0.
+    """Return `pad_id`, or if it is None the tokenizer's pad id, else its eos id, else 0.
 
-    Raises `UsageError` for an id that the vocabulary does not have.
+    Raise `UsageError` for an id that the vocabulary does not have.
     """
     manifest = split.dataset.manifest
     token = manifest.tokenizer.pad or manifest.tokenizer.eos
@@ -286,7 +289,7 @@ def padding_id(split: Split, pad_id: int | None) -> int:
 
 
 def _tails(segments: Segments) -> list[tuple[int, int]]:
-    """Return the rows that end in padding, and the column where it begins in each."""
+    """Return (row, column) for each row that ends in padding, where padding begins in `column`."""
     used = np.zeros(segments.rows, np.int64)
     np.maximum.at(used, segments.row, segments.start + segments.length)
     short = np.flatnonzero(used < segments.seq_len)

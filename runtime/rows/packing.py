@@ -1,18 +1,19 @@
 """Packing of documents into rows of at most `seq_len` tokens, from their lengths alone.
 
-Guarantees: no row is over `seq_len`; every token of every document is in exactly one row, except
-what the policy for overlong documents leaves out and counts. The rows depend on the lengths and the
-options and on nothing else. Another assignment of documents to rows needs a new `PACKING_VERSION`.
+No row is longer than `seq_len`. Every token of every document is in exactly one row, except those
+that the policy for overlong documents leaves out and counts. The rows depend only on the lengths
+and the options. If the assignment of documents to rows changes, `PACKING_VERSION` must change too.
 
-`CHUNK` consecutive pieces are packed at a time: memory does not grow with the dataset, and the
-documents of a row lie near each other in the files. First fit decreasing puts each piece, longest
-first, into the first open row with room for it; best fit decreasing into the row with the least
-sufficient room, the first of several (D. S. Johnson, Near-optimal bin packing algorithms, MIT
-1973). Pieces of equal length are placed in one NumPy step, since both algorithms fill one row with
-them before they use the next.
+`CHUNK` consecutive pieces are packed at a time, so that memory does not grow with the dataset and
+the documents of a row lie near each other in the files. First fit decreasing puts each piece,
+longest first, into the first open row that has space for it. Best fit decreasing puts it into the
+row with the least sufficient space, the first of several (D. S. Johnson, Near-optimal bin packing
+algorithms, MIT 1973). Both algorithms fill one row with pieces of equal length before they use the
+next, so such pieces are placed in one NumPy step.
 
-Costs about 1 microsecond a document, once; `runtime/rows/plan_cache.py` stores the result. Both
-algorithms give 99.9% full rows where documents are short beside the rows; first fit is faster.
+Packing takes about 1 microsecond for each document, once; `runtime/rows/plan_cache.py` stores the
+result. With documents that are short compared with the rows, both algorithms give 99.9% full rows.
+First fit is faster.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ _BLOCK = 1 << 20  # documents that are cut in one step
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackingOptions:
-    """Options of packing; `overlong` decides about documents with more than `seq_len` tokens.
+    """Options of packing. The option `overlong` applies to documents over `seq_len` tokens.
 
-    - ``"split"``: cut into pieces of `seq_len` tokens and a rest; nothing is lost.
-    - ``"truncate"``: the first `seq_len` tokens are kept.
-    - ``"drop"``: left out.
-    - ``"error"``: refused, naming the first of them.
+    - ``"split"``: they are cut into pieces of `seq_len` tokens and a rest, and no token is lost.
+    - ``"truncate"``: only their first `seq_len` tokens are used.
+    - ``"drop"``: they are left out.
+    - ``"error"``: packing raises an `InputError` that names the first of them.
     """
 
     seq_len: int
@@ -81,7 +82,8 @@ class PackingOptions:
 class PackingReport:
     """Counts of the documents and tokens in a plan, and of those that it leaves out.
 
-    `documents` counts all: those in rows, the `empty_documents` (no tokens), `dropped_documents`.
+    The field `documents` counts all documents: those in rows, the `empty_documents` (without
+    tokens) and the `dropped_documents`.
     """
 
     seq_len: int
@@ -98,7 +100,7 @@ class PackingReport:
 
     @property
     def fill(self) -> float:
-        """Real tokens over `rows` x `seq_len`: 1.0 is a plan without padding.
+        """Number of real tokens divided by `rows` x `seq_len`. A plan without padding has 1.0.
 
         >>> PackingReport(seq_len=8, rows=2, tokens=12).fill
         0.75
@@ -106,7 +108,7 @@ class PackingReport:
         return self.tokens / (self.rows * self.seq_len) if self.rows else 0.0
 
     def as_dict(self) -> dict[str, int]:
-        """Return the fields, for JSON."""
+        """Return the fields as a dict, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -127,11 +129,12 @@ class PackingReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedRows:
-    """Some consecutive rows: `pieces` [rows] counts the pieces of each, the others are by piece.
+    """Some consecutive packed rows, and their pieces.
 
-    Piece k is `length` tokens of the split's stream from token `start` on, all of `document`;
-    `more` is True if that document continues in another piece. Pieces are in stream order within
-    a row, and rows in the order of their first pieces.
+    The array `pieces` [rows] holds the number of pieces in each row. Each other array has an entry
+    for each piece: `length` tokens of the split's stream from token `start` on, all of `document`,
+    where `more` is True if the document continues in another piece. Pieces are in stream order
+    within a row, and rows in the order of their first pieces.
     """
 
     pieces: Ints
@@ -142,7 +145,7 @@ class PackedRows:
 
 
 class Packer:
-    """Packing of one split: iterate over `rows` once, then read `report`.
+    """Packing of one split. Iterate over `rows` once, then read `report`.
 
     >>> packer = Packer(PackingOptions(seq_len=8))
     >>> for rows in packer.rows([np.array([5, 6, 2, 0, 3])]):
@@ -161,14 +164,15 @@ class Packer:
 
     @property
     def report(self) -> PackingReport:
-        """Counts of what has been packed so far."""
+        """Counts of the documents and tokens that have been packed so far."""
         return PackingReport(seq_len=self.options.seq_len, **self._counts)
 
     def rows(self, lengths: Iterable[Ints]) -> Iterator[PackedRows]:
-        """Yield the rows of documents of these `lengths`, arrays of any sizes, in order.
+        """Yield the packed rows of documents whose lengths are in `lengths`, in order.
 
-        The sizes of the arrays do not change the rows. Raises `InputError` for a document over
-        `seq_len` where `overlong` is ``"error"``.
+        The sizes of the arrays in `lengths` do not change the rows. Raise `InputError` for a
+        document over `seq_len` if `overlong` is ``"error"``, and `IntegrityError` for a negative
+        length.
         """
         waiting: list[Ints] = []  # [k, 4]: document, start, length, more
         count = 0
@@ -182,7 +186,7 @@ class Packer:
             yield self._pack(np.concatenate(waiting))
 
     def _pieces(self, lengths: Iterable[Ints]) -> Iterator[Ints]:
-        """Yield all pieces in stream order, cut where a chunk ends."""
+        """Yield all pieces in stream order, in arrays that do not run over the end of a chunk."""
         room = self._chunk
         for part in lengths:
             for first in range(0, len(part), _BLOCK):
@@ -192,7 +196,7 @@ class Packer:
                         room = room - len(piece) or self._chunk
 
     def _cut(self, lengths: Ints) -> Iterator[Ints]:
-        """Yield the pieces of the next documents, at most a chunk of them at once: int64 [k, 4]."""
+        """Yield the pieces of the next documents, at most a chunk at once: int64 [k, 4]."""
         if len(lengths) and int(lengths.min()) < 0:
             raise IntegrityError(
                 f"document {self._documents + int(lengths.argmin())} has a negative length",
@@ -222,7 +226,10 @@ class Packer:
             yield np.stack([first_document + at, start, length, more], axis=1)
 
     def _overlong(self, at: Ints, lengths: Ints) -> Ints:
-        """Return the number of pieces of each of the documents `at`, which are over `seq_len`."""
+        """Return the number of pieces of each document in `at`, all longer than `seq_len`.
+
+        Raise `InputError` if `overlong` is ``"error"``.
+        """
         seq_len, overlong = self.options.seq_len, self.options.overlong
         documents, tokens = len(at), int(lengths.sum())
         if overlong == "split":
@@ -258,7 +265,7 @@ class Packer:
 
 
 def _divide(pieces: Ints, first: int, chunk: int) -> Iterator[Ints]:
-    """Yield `pieces` in parts: one of `first` pieces, then parts of `chunk` pieces."""
+    """Yield `pieces` in parts: first a part of `first` pieces, then parts of `chunk` pieces."""
     at = 0
     while at < len(pieces):
         yield pieces[at : at + first]
@@ -266,7 +273,7 @@ def _divide(pieces: Ints, first: int, chunk: int) -> Iterator[Ints]:
 
 
 def _in_order(row: Ints) -> tuple[Ints, int]:
-    """Return `row` with rows numbered in the order in which they first occur, and their count."""
+    """Return `row` with rows numbered in the order of their first entries, and the row count."""
     _, first = np.unique(row, return_index=True)
     number = np.empty(len(first), np.int64)
     number[np.argsort(first)] = np.arange(len(first))
@@ -281,9 +288,10 @@ _ROW = (1 << 32) - 1  # a room and a row share an integer
 
 
 def assign(lengths: Ints, seq_len: int, algorithm: Algorithm) -> Ints:
-    """Return the row of each piece: int64 [len(lengths)]; rows are numbered as they are opened.
+    """Return the row of each piece: int64 [len(lengths)]. Rows are numbered as they are opened.
 
-    `lengths` are from 1 to `seq_len`; among equal ones the earlier is placed first.
+    The `lengths` must be from 1 to `seq_len`. Of pieces with equal lengths, the earlier is placed
+    first.
 
     >>> assign(np.array([3, 6, 5, 2]), 8, "first-fit").tolist()
     [1, 0, 1, 0]
@@ -301,7 +309,10 @@ def assign(lengths: Ints, seq_len: int, algorithm: Algorithm) -> Ints:
 
 
 def _first_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
-    """Place pieces by first fit; rows without room for the shortest piece are dropped."""
+    """Yield, for each of `sizes`, its rows and the number of pieces in each, by first fit.
+
+    Rows that have no space for the shortest piece are dropped from the search.
+    """
     rows, rooms, opened = _none(), _none().astype(np.int32), 0
     for number, (size, count) in enumerate(zip(sizes, counts, strict=True)):
         if number % _TIDY == 0:
@@ -318,7 +329,10 @@ def _first_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
 
 
 def _best_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
-    """Place pieces by best fit; rows are sorted by (room, number), one integer each."""
+    """Yield, for each of `sizes`, its rows and the number of pieces in each, by best fit.
+
+    Open rows are sorted by (free space, row number), combined into one integer for each row.
+    """
     keys, opened = _none(), 0
     for size, count in zip(sizes, counts, strict=True):
         low = int(np.searchsorted(keys, size << 32))
@@ -336,9 +350,9 @@ def _best_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
 
 
 def _share(rows: Ints, times: npt.NDArray[Any], count: int) -> tuple[Ints, Ints]:
-    """Return the first of `rows` that take `count` pieces, and the pieces that each takes.
+    """Return the first of `rows`, as many as `count` pieces need, and the number of pieces in each.
 
-    A row takes at most `times` pieces.
+    The array `times` holds the greatest number of pieces that each row can hold.
     """
     ends = np.cumsum(times, dtype=np.int64)
     used = min(int(np.searchsorted(ends, count)) + 1, len(rows))
@@ -349,7 +363,10 @@ def _share(rows: Ints, times: npt.NDArray[Any], count: int) -> tuple[Ints, Ints]
 
 
 def _new_rows(count: int, each: int, opened: int) -> tuple[Ints, Ints]:
-    """Return the rows to open for `count` pieces, `each` to a row, and the pieces in each."""
+    """Return the numbers of the rows to open for `count` pieces, and the number of pieces in each.
+
+    A full row holds `each` pieces. The first new row has the number `opened`.
+    """
     rows = -(-count // each)
     times = np.full(rows, each, np.int64)
     if rows:

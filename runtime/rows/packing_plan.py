@@ -1,7 +1,7 @@
 """The packing plan of a split: made from the lengths of its documents, and stored in the cache.
 
-Costs about a microsecond a document the first time, in bounded memory, and 15 to 23 bytes a
-document on disk; opening the plan again reads a kilobyte.
+Making a plan takes about a microsecond for each document, in bounded memory, and 15 to 23 bytes for
+each document on disk. Opening the plan again reads a kilobyte.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ __all__ = ["document_lengths", "packing_definition", "packing_plan", "pieces_of_
 def packing_plan(
     split: Split, options: PackingOptions, plan_dir: str | Path | None = None
 ) -> StoredPlan:
-    """Return the plan of `split`, from the cache or made now.
+    """Return the packing plan of `split`, from the cache or made now.
 
-    Its arrays are `rows` int64 [rows + 1], where the pieces of each row begin and stop, and by
-    piece `document`, `start` in the split's stream, `length` in tokens, and `more`, 1 if the
-    document continues in another piece. Its report has the fields of `PackingReport`, and
-    `most_pieces`, the most pieces of a row.
+    The array `rows`, int64 [rows + 1], holds the number of the first piece of each row, and at the
+    end the number of all pieces. The other arrays have an entry for each piece: `document`, `start`
+    in the split's stream, `length` in tokens, and `more`, which is 1 if the document continues in
+    another piece. The report has the fields of `PackingReport`, and `most_pieces`, the greatest
+    number of pieces in a row.
     """
     definition = {**packing_definition(split, options), "content_id": split.content_id}
     dtypes = {
@@ -44,7 +45,7 @@ def packing_plan(
 
 
 def packing_definition(split: Split, options: PackingOptions) -> dict[str, Any]:
-    """Return all that decides the rows of a split besides its content id, as JSON values."""
+    """Return JSON values that determine, with the content id, the rows of a split."""
     return {
         "kind": "packed", "split": split.name, "seq_len": options.seq_len,
         "pack": options.algorithm, "overlong": options.overlong, "chunk": CHUNK,
@@ -67,9 +68,10 @@ def _make(split: Split, options: PackingOptions, emit: Emit) -> dict[str, int]:
 
 
 def document_lengths(split: Split) -> Iterator[Ints]:
-    """Yield the lengths of the documents of each shard: int64.
+    """Yield the lengths in tokens of the documents of each shard, as int64 arrays.
 
-    Raises `IntegrityError` unless they are not negative and add up to the tokens of the shard.
+    Raise `IntegrityError` if a length is negative, or if their sum is not the number of tokens in
+    the shard.
     """
     for shard, lengths in zip(split.entry.shards, split.shard_lengths(), strict=True):
         found = int(lengths.sum())
@@ -85,10 +87,11 @@ def document_lengths(split: Split) -> Iterator[Ints]:
 def pieces_of_tokens(plan: StoredPlan, start: int, stop: int, *, ahead: bool) -> Ints:
     """Return the pieces of `plan` with tokens in `start` .. `stop` - 1: int64, increasing.
 
-    With `ahead`, a piece whose document continues in another piece counts with one token more.
+    With `ahead`, a piece whose document continues in another piece is treated as one token longer.
 
-    The pieces of a chunk are consecutive in the stream, and the first of them is the first in the
-    plan: so chunks are found by bisection, and only the pieces of chunks with such tokens are read.
+    The pieces of a chunk are consecutive in the stream, and the first piece in the stream is also
+    the first in the plan. Therefore chunks are found by binary search, and only the chunks with
+    such tokens are read.
     """
     begin, total = plan.arrays["start"], len(plan.arrays["start"])
     if start >= stop or total == 0:
@@ -106,7 +109,7 @@ def pieces_of_tokens(plan: StoredPlan, start: int, stop: int, *, ahead: bool) ->
 
 
 def _chunk_of(begin: npt.NDArray[Any], total: int, token: int) -> int:
-    """Return the last chunk that does not begin after `token`, or the first one."""
+    """Return the number of the last chunk that does not begin after `token`, or 0 if all do."""
     low, high = 0, -(-total // CHUNK) - 1
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,15 +1,15 @@
 """Cache of plans: arrays that are computed from a dataset once and stored in a file.
 
-A plan's file is named after the SHA-256 of its definition. It holds the arrays, the CRC-32 of each
-64 KiB of them, a JSON object with the definition, a report of counts and the type and length of
-each array, and the SHA-256 of CRCs and JSON. All of this follows from the dataset and the
-definition, so the file may be deleted at any time; it is made again when it is needed.
+The file of a plan is named after the SHA-256 of its definition. It holds the arrays, the CRC-32 of
+each 64 KiB of them, a JSON object (the definition, a report of counts, and the type and length of
+each array), and the SHA-256 of CRCs and JSON. The content follows from the dataset and the
+definition. The file may therefore be deleted at any time, and is made again when it is needed.
 
-Guarantees: a plan appears whole or not at all; of several processes that make it at once one
-publishes it; a file that does not match its definition, its digest or its size is replaced. Every
-number was compared with its CRC before it is served: a plan of up to 16 MiB is read and compared
-when it is opened, and made again if it differs. In a larger one each block is compared when it is
-first used; if one differs, the file is removed and an `IntegrityError` raised.
+A plan appears complete or not at all, and if several processes make a plan at once, one of them
+publishes it. A file that does not match its definition, its digest or its size is replaced. Every
+number is compared with its CRC before it is used. A plan of up to 16 MiB is read and compared when
+it is opened, and made again if it differs. In a larger plan, each block is compared when it is
+first used. If a block differs, the file is removed and an `IntegrityError` is raised.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ _REMEDY = "Remove this file if it is still there: the plan is made again."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredPlan:
-    """An open plan.
+    """An open plan: its arrays and its report.
 
-    `arrays` are in memory, or are read from the file `path` and compared with their CRCs; `path` is
-    None if the plan could not be stored.
+    The `arrays` are in memory, or are read from the file `path` and compared with their CRCs. The
+    field `path` is None if the plan could not be stored.
     """
 
     definition: dict[str, Any]
@@ -92,12 +92,13 @@ def stored_plan(
     *,
     io: ReadBy = "mmap",
 ) -> StoredPlan:
-    """Return the plan of this `definition`: opened if it is stored, else made by `make` and stored.
+    """Return the plan of this `definition`, which is made by `make` and stored if it is missing.
 
-    `dtypes` names the arrays and their types, as ``{"rows": "<i8"}``. `plan_dir` is the folder that
-    holds plans; None: `default_plan_dir`. If the default folder cannot be written to, the plan is
-    made in memory, with a warning; for a given `plan_dir` a `StorageError` is raised. With `io`
-    ``"pread"``, or a folder on a network file system or FUSE, files are read and not mapped.
+    The mapping `dtypes` has the type of each array by name, such as ``{"rows": "<i8"}``. The folder
+    `plan_dir` holds the plans; None stands for `default_plan_dir`. If the default folder cannot be
+    written to, the plan is made in memory, with a warning. If a given `plan_dir` cannot be written
+    to, `StorageError` is raised. If `io` is ``"pread"``, or the folder is on a network file system
+    or FUSE, files are read and not mapped.
     """
     try:
         folder = default_plan_dir() if plan_dir is None else local_path(plan_dir).absolute()
@@ -127,7 +128,11 @@ def _opened_or_made(
 
 
 def default_plan_dir() -> Path:
-    """Return ``$DATAPREP_CACHE/plans``, else ``$XDG_CACHE_HOME/dataprep/plans``, or ~/.cache/..."""
+    """Return the default folder of plans.
+
+    It is ``$DATAPREP_CACHE/plans``, else ``$XDG_CACHE_HOME/dataprep/plans``, else
+    ``~/.cache/dataprep/plans``. Raise `StorageError` if there is no home directory.
+    """
     own, cache = os.environ.get("DATAPREP_CACHE"), os.environ.get("XDG_CACHE_HOME", "")
     if own:
         return local_path(own).absolute() / "plans"
@@ -140,7 +145,7 @@ def default_plan_dir() -> Path:
 
 
 def plan_digest(definition: dict[str, Any]) -> str:
-    """Return the name of a plan's file: 64 hexadecimal digits.
+    """Return the digest that names the file of a plan: 64 hexadecimal digits.
 
     >>> plan_digest({"a": 1, "b": 2}) == plan_digest({"b": 2, "a": 1})
     True
@@ -151,7 +156,7 @@ def plan_digest(definition: dict[str, Any]) -> str:
 def _open(
     path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], io: ReadBy
 ) -> StoredPlan:
-    """Return the plan in the file `path`; raise for a file that is not exactly this plan.
+    """Return the plan in the file `path`. Raise if the file does not hold exactly this plan.
 
     The errors are `DataprepError` and OSError.
     """
@@ -184,9 +189,9 @@ def _open(
 
 
 def _load_end(file: File, path: Path) -> tuple[dict[str, Any], npt.NDArray[np.uint32], int]:
-    """Return the JSON of a plan, its CRCs and the number of bytes of its arrays.
+    """Return the JSON object of a plan, its CRCs, and the number of bytes of its arrays.
 
-    Raises `IntegrityError` unless they match the digest.
+    Raise `IntegrityError` unless CRCs and JSON match the digest in the file.
     """
     if file.size < _END_BYTES:
         raise _damaged(path, "it is not whole")
@@ -209,7 +214,7 @@ def _read(file: File, start: int, stop: int) -> bytes:
 
 
 class _PlanArray(FileArray):
-    """An array of a plan; each block is compared with its CRC before a number of it is served."""
+    """Array of a plan. Each block is compared with its CRC before numbers in it are returned."""
 
     def __init__(
         self,
@@ -233,7 +238,7 @@ class _PlanArray(FileArray):
             self._mapped = mapped[offset : offset + self._bytes].view(self.dtype)
 
     def whole(self) -> Array:
-        """Return the array in memory, compared with its CRCs."""
+        """Read the whole array into memory. Raise `IntegrityError` unless it matches its CRCs."""
         data = _read(self._file, self._offset, self._offset + self._bytes)
         parts = range(0, len(data), _BLOCK_BYTES)
         found = [zlib.crc32(data[at : at + _BLOCK_BYTES]) for at in parts]
@@ -252,10 +257,11 @@ class _PlanArray(FileArray):
         return found
 
     def searchsorted(self, keys: npt.ArrayLike, side: str = "left") -> Ints:
-        """Return what `numpy.searchsorted` does; the array must ascend.
+        """Return the same as `numpy.searchsorted`. The array must be in ascending order.
 
-        A search in the map reads numbers that are not compared yet. Its result is right if the two
-        numbers beside it match their CRCs and enclose the key; otherwise all blocks are compared.
+        A search in the map reads numbers that have not been compared with their CRCs. Its result is
+        right if the numbers before and after the position match their CRCs and enclose the key.
+        Otherwise all blocks are compared.
         """
         if self._mapped is None:
             return super().searchsorted(keys, side)
@@ -265,7 +271,7 @@ class _PlanArray(FileArray):
         return found
 
     def _enclose(self, places: Ints, keys: npt.ArrayLike, side: str) -> bool:
-        """Return whether the numbers before and at each of `places` enclose the key."""
+        """Return whether the numbers before and at each position in `places` enclose the key."""
         wanted, last = np.asarray(keys).reshape(-1), len(self) - 1
         before, after = self.take(np.maximum(places - 1, 0)), self.take(np.minimum(places, last))
         if side == "right":
@@ -286,7 +292,10 @@ class _PlanArray(FileArray):
             raise
 
     def _compare(self, blocks: Ints) -> None:
-        """Raise `IntegrityError` unless `blocks` match their CRCs. Thread-safe."""
+        """Raise `IntegrityError` and remove the file unless `blocks` match their CRCs.
+
+        Thread-safe.
+        """
         new = blocks[~self._sound[blocks]]
         for block in new.tolist():
             if zlib.crc32(self._block(block)) != self._crcs[block]:
@@ -318,7 +327,10 @@ def _create(
     *,
     damaged: bool,
 ) -> None:
-    """Make the plan under a name of its own beside `path`, then publish it there."""
+    """Make the plan in a temporary file beside `path`, then publish it as `path`.
+
+    If another process has published the plan first, that file is used.
+    """
     create_directory(path.parent, parents=True, exist_ok=True)
     _remove_abandoned(path.parent)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -337,7 +349,7 @@ def _create(
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove the temporary files of processes that were killed, an hour after their last write."""
+    """Remove the temporary files of killed processes, an hour after the last write."""
     for path in folder.iterdir():
         if _TEMPORARY.fullmatch(path.name):
             with contextlib.suppress(OSError, StorageError):
@@ -367,7 +379,7 @@ def _write(path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], ma
 
 
 class _Column:
-    """One array of a plan that is being made, in a temporary file until its length is known.
+    """One array of a plan that is being made. It is in a temporary file until its length is known.
 
     As a context manager it always closes and removes that file.
     """
@@ -391,7 +403,7 @@ class _Column:
         self._length += len(values)
 
     def copy(self, writer: FileWriter, crcs: list[int]) -> dict[str, Any]:
-        """Write the array to `writer`, its CRCs to `crcs`; return its entry in the JSON."""
+        """Write the array to `writer`, append its CRCs to `crcs`, and return its JSON entry."""
         self._spool.close()
         with storage_errors(self._path), self._path.open("rb") as spool:
             while part := spool.read(_BLOCK_BYTES):  # buffered: whole blocks up to the end
@@ -403,7 +415,10 @@ class _Column:
 
 
 def _narrow(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Return `values` as `dtype`; raise OverflowError if that cannot hold them."""
+    """Return `values` as `dtype`.
+
+    Raise OverflowError if a value is outside the range of `dtype`.
+    """
     if len(values) and not np.issubdtype(values.dtype, np.bool_):
         limits = np.iinfo(dtype)
         if int(values.min()) < limits.min or int(values.max()) > limits.max:

@@ -1,10 +1,11 @@
 """Preferences as batches: pairs (DPO), single judgements (KTO), groups of answers (GRPO).
 
-A sample is a record with all its documents. A batch is what `dataprep.runtime.collate.preference`
-makes of the same records as lists, but it is made from the stored arrays, without a Python object
-for each token: one copy of each document, and for groups a reading of the masks before. This takes
-half the time of the collators. Opening reads nothing, unless rows have a limit that the build did
-not keep to: then the lengths of all documents are read once.
+A sample is a record with all its documents. A batch equals what
+`dataprep.runtime.collate.preference` makes of the same records as lists. But it is made from the
+stored arrays, without a Python object for each token: by one copy of each document, and for groups
+by reading the loss masks before. This takes half the time of the collators. Opening reads nothing,
+unless rows have a limit that the build did not enforce. Then the lengths of all documents are read
+once.
 """
 
 from __future__ import annotations
@@ -39,34 +40,36 @@ class PreferenceDataset(BatchDataset):
     A batch is a dict of tensors, int64 unless another type is named:
 
     - **pairs**: `chosen_input_ids`, `chosen_attention_mask` and `chosen_labels` [rows, width],
-      whole conversations of prompt and answer, and the same three fields with `rejected_`.
+      conversations of prompt and answer, and the same three fields with `rejected_`.
     - **labels**: `input_ids`, `attention_mask` and `labels` [rows, width], and bool `tag` [rows],
       True for a good answer.
     - **groups**: the prompts, `input_ids` and `attention_mask` [rows, width]; their answers,
       `responses`, `responses_attention_mask` and `responses_loss_mask` [rows, group, width]; and
       float32 `scores` [rows, group], NaN if the record has none. `group` is the most answers of a
-      row; answers that a row lacks are all padding, with score 0.
+      row. If a row has fewer, the missing answers are all padding, with score 0.
 
     Labels are as in `DocumentDataset`: ``"shifted"`` or ``"unshifted"``, and -100 wherever the loss
     mask says not to train, which is everywhere except in the answer. The answers of a group have
-    the loss mask in place of labels, as their first token would have none. A prompt has the tokens
-    that all answers of the record share and none trains on: prompt and answer one after the other
-    are the conversation token for token.
+    the loss mask in place of labels, because their first token would have no label. A prompt has
+    the tokens that all answers of the record share and that are not trained on. The prompt followed
+    by an answer has exactly the tokens of the conversation.
 
     Arguments:
         max_length: the most tokens of a conversation, prompt and answer together; None: any number.
-        overlong: ``"error"`` refuses a split with longer conversations at once. With
+        overlong: with ``"error"``, a split with longer conversations is refused at once. With
             ``"truncate-left"`` their prompts lose tokens at the beginning, equally many in all
-            documents of a record; if the answer is too long even so, serving it is an `InputError`.
+            documents of a record. If that is not enough, the batch raises `InputError`.
         pad_to: the ``"longest"`` row of the batch, or always ``"max_length"``.
         multiple: widths are multiples of this.
-        equal_widths: for pairs, both sides are as wide as the wider, for a loss that joins them.
+        equal_widths: for pairs, both sides get the width of the wider side, for a loss that joins
+            them.
         pad_id: the id in padding. None: the tokenizer's pad, else its eos, else 0.
         plan_dir: the folder in which the longest length is stored; see `stored_plan`.
-        sample_mask: adds bool `sample_mask` [rows], False where the index is `PADDING`; such a row
-            is all padding.
+        sample_mask: adds bool `sample_mask` [rows], False where the index is `PADDING`. A row with
+            False is all padding.
 
-    Raises `UsageError` for a split without preferences, and `InputError` for one without records.
+    Raise `UsageError` for a split without preferences, and `InputError` for a split without
+    records.
 
         >>> pairs = PreferenceDataset(dataset.split("train"), max_length=2048)  # doctest: +SKIP
         >>> pairs.batch([0, 7])["chosen_input_ids"].shape                # doctest: +SKIP
@@ -119,7 +122,7 @@ class PreferenceDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """JSON values that decide, with the content id, the tokens and labels of a sample."""
+        """JSON values that determine, with the content id, the tokens and labels of a sample."""
         return {
             "kind": self.form, "split": self.split.name, "max_length": self.max_length,
             "overlong": self.overlong, "labels": self.labels,
@@ -169,7 +172,10 @@ class PreferenceDataset(BatchDataset):
         return batch
 
     def _rows(self, taken: _Documents, rows: int, prefix: str = "", least: int = 1) -> Batch:
-        """Return ids, mask and labels of one document a row, at least `least` tokens wide."""
+        """Return ids, attention mask and labels of one document in each row, at least `least` wide.
+
+        The argument `prefix` begins the names of the tensors. Rows without a document are padding.
+        """
         starts, lengths = np.zeros((2, rows), np.int64)
         starts[taken.row], lengths[taken.row] = taken.starts, taken.lengths
         width = self.padding.width(max(int(lengths.max(initial=1)), least))
@@ -209,7 +215,10 @@ class PreferenceDataset(BatchDataset):
         return batch
 
     def _read(self, samples: Ints) -> tuple[_Documents, Ints]:
-        """Return the documents of `samples`, cut if they are too long, and their numbers."""
+        """Return the documents of `samples`, and their numbers in the split.
+
+        Prompts are cut if a document is too long. Raise `InputError` if it cannot be cut.
+        """
         real = np.flatnonzero(samples != PADDING) if self.sample_mask else np.arange(len(samples))
         check_samples(samples[real], len(self))
         first, stop = self._groups.documents(samples[real])
@@ -231,10 +240,9 @@ class PreferenceDataset(BatchDataset):
         return taken._replace(starts=starts + cut, lengths=taken.lengths - cut), documents
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the starts and stops of the ranges of tokens that `samples` are read from, in the
-        split's stream: one for each document.
+        """Return two arrays: where the documents of `samples` start and stop in the split's stream.
 
-        `PADDING` has none. Raises what `batch` raises.
+        Samples that are `PADDING` have no documents. Raise what `batch` raises.
         """
         taken, _ = self._read(samples[samples != PADDING])
         return taken.starts, taken.starts + taken.lengths
@@ -242,7 +250,7 @@ class PreferenceDataset(BatchDataset):
     def covering(self, start: int, stop: int) -> Ints:
         """Return the samples with tokens in `start` .. `stop` - 1 of the split: int64, increasing.
 
-        Costs bisections, and what `spans` costs. Tokens that are cut off are in no sample.
+        Tokens that are cut off do not count. The cost is that of `spans` and some binary searches.
         """
         if start >= stop:
             return np.empty(0, np.int64)
@@ -261,12 +269,12 @@ class PreferenceDataset(BatchDataset):
         return found
 
     def token_views(self, batch: Batch) -> dict[str, Batch]:
-        """Return the parts of `batch` for `check_batch`, by the prefix of their names."""
+        """Return the parts of `batch` for `check_batch`, by the prefix of their field names."""
         return _token_views(self.form, batch)
 
 
 class _Documents(NamedTuple):
-    """The documents of some records, one record after the other: int64 arrays, by document."""
+    """Documents of some records, record by record: int64 arrays with one entry per document."""
 
     row: Ints
     """Row of the batch that has the record."""
@@ -279,7 +287,7 @@ class _Documents(NamedTuple):
     """By record: the index of its first document in these arrays."""
 
     def at(self, slot: int) -> _Documents:
-        """Return the documents that have the number `slot` in their records."""
+        """Return the documents whose number in their record is `slot`."""
         here = self.slot == slot
         return _Documents(
             self.row[here], self.slot[here], self.starts[here], self.lengths[here], self.heads
@@ -287,9 +295,10 @@ class _Documents(NamedTuple):
 
 
 def _prompt_lengths(split: Split, taken: _Documents) -> Ints:
-    """Return the number of tokens before the first one to train on, by document: int64.
+    """Return, for each document, the number of tokens before the first token to train on: int64.
 
-    It is the number of all tokens if none is trained on. Costs a copy of their loss masks.
+    If a document has no token to train on, it is the number of all its tokens. This costs a copy of
+    the loss masks.
     """
     mask = np.zeros((len(taken.starts), int(taken.lengths.max(initial=0)) + 1), np.uint8)
     at = np.arange(len(mask), dtype=np.int64) * mask.shape[1]
@@ -300,10 +309,10 @@ def _prompt_lengths(split: Split, taken: _Documents) -> Ints:
 
 
 def _shared_prompts(split: Split, taken: _Documents) -> Ints:
-    """Return the length of the prompt that all documents of a record share, by document: int64.
+    """Return, for each document, the length of the prompt that its record's documents share: int64.
 
-    A tokenizer may merge the end of the prompt with the beginning of some answers only; the tokens
-    of the prompt after the last shared one then belong to the answers.
+    A tokenizer may merge the end of the prompt with the beginning of an answer, so that the last
+    tokens of the prompt differ between documents. Those tokens then belong to the answers.
     """
     if not len(taken.starts):
         return taken.starts
@@ -318,7 +327,7 @@ def _shared_prompts(split: Split, taken: _Documents) -> Ints:
 
 
 def _token_views(form: str, batch: Batch) -> dict[str, Batch]:
-    """Return the parts of a batch of `form` for `check_batch`, by the prefix of their names.
+    """Return the parts of a batch of `form` for `check_batch`, by the prefix of their field names.
 
     >>> batch = {"chosen_input_ids": torch.ones(1, 2), "rejected_input_ids": torch.ones(1, 3)}
     >>> {prefix: list(view) for prefix, view in _token_views("pairs", batch).items()}
@@ -342,14 +351,17 @@ def _token_views(form: str, batch: Batch) -> dict[str, Batch]:
 
 
 def _side(prefix: str, batch: Batch) -> Batch:
-    """Return the fields of the side `prefix` of pairs, without the prefix, and `sample_mask`."""
+    """Return the fields of one side of pairs, with `prefix` removed from the names.
+
+    The field `sample_mask`, which both sides have, is included if the batch has it.
+    """
     found = {n.removeprefix(prefix): tensor for n, tensor in batch.items() if n.startswith(prefix)}
     both = {name: tensor for name, tensor in batch.items() if name == "sample_mask"}
     return found | both
 
 
 def _answer_too_long(document: int, tokens: int, prompt: int, max_length: int) -> InputError:
-    """Return the error for a record that is over the limit even without its prompts."""
+    """Return the error for a record that exceeds the limit even without its prompts."""
     return InputError(
         f"has {tokens:,} tokens, {prompt:,} of them before the answer: cutting the prompt does not "
         f"bring its record to {max_length:,}", where=f"document {document}", code="E_OVERLONG",

@@ -1,14 +1,14 @@
 """Segments: the parts of documents in the rows of a batch, and the tensors made from them.
 
 A **segment** is a run of tokens of one row that belong to one document. Packed attention, position
-ids and masks follow from the segments. They are found once, from the offsets stored with the
+ids and masks follow from the segments. Segments are computed once, from the offsets stored with the
 dataset, and never by looking for EOS tokens, which a dataset may lack and a document may contain.
-Tokens that no segment covers are padding.
+Tokens outside all segments are padding.
 
-Finding the segments of a batch costs some 50 microseconds, of sixteen batches at once 10 each; each
-tensor of the size of `input_ids` costs about two copies of it. Shapes do not depend on the
-documents, since kernels are compiled or captured for one shape: `cu_seqlens` has room for a fixed
-number of segments.
+Computing the segments of a batch takes some 50 microseconds, or 10 for each of sixteen batches at
+once. Each tensor of the size of `input_ids` takes about two copies of it. Kernels are compiled or
+captured for one shape, so shapes do not depend on the documents: `cu_seqlens` has a fixed size,
+which suffices for a fixed number of segments.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAX_TOKENS = _LARGEST_INT32  # in a batch whose cu_seqlens are int32
 
 
 class _Runs(NamedTuple):
-    """The segments of a batch, and the gaps of padding between them, in order."""
+    """The runs of a batch in order: its segments, and the gaps of padding between them."""
 
     begin: Ints
     length: Ints
@@ -51,9 +51,10 @@ class Segments:
 
     `begin`, `length` and `document` are int64 arrays with one entry for each segment, in order: in
     the flattened batch, `length` tokens from `begin` on belong to document `document`. Segments
-    have at least one token, lie in one row and do not overlap; gaps between them are padding.
+    have at least one token, lie in one row and do not overlap. Gaps between them are padding.
 
-    Raises `UsageError` for arrays that break these rules, unless they are `checked` already.
+    Raise `UsageError` for arrays that break these rules. With `checked`, the arrays are not
+    checked.
 
         >>> one_row = Segments(
         ...     rows=1, seq_len=6, begin=np.array([0, 2]), length=np.array([2, 3]),
@@ -119,9 +120,9 @@ class Segments:
             )  # fmt: skip
 
     def position_ids(self, out: Ints | None = None) -> Ints:
-        """Return int64 [rows, seq_len]: 0, 1, 2, ... in each segment; 0 in padding.
+        """Return position ids, int64 [rows, seq_len]: 0, 1, 2, ... in each segment, 0 in padding.
 
-        `out`, of that type and shape, is filled and returned if it is given.
+        If `out` is given, an array of that type and shape, it is filled and returned.
         """
         runs = self._runs
         starts = runs.begin % self.seq_len
@@ -140,7 +141,7 @@ class Segments:
         return self._widened(values, out)
 
     def _counted(self, begin: Ints, length: Ints, out: Ints | None) -> Ints:
-        """Return position ids of rows without padding: they count up, from 0 at each `begin`."""
+        """Return position ids of rows without padding. They count up, from 0 at each `begin`."""
         out = np.empty((self.rows, self.seq_len), np.int64) if out is None else out
         numbers = _numbers(self.seq_len)
         np.copyto(out, numbers)
@@ -150,9 +151,9 @@ class Segments:
         return out
 
     def doc_ids(self, out: Ints | None = None) -> Ints:
-        """Return int64 [rows, seq_len]: the document of each token in its split; -1 in padding.
+        """Return int64 [rows, seq_len]: the document of each token in its split, and -1 in padding.
 
-        `out`, of that type and shape, is filled and returned if it is given.
+        If `out` is given, an array of that type and shape, it is filled and returned.
         """
         runs = self._runs
         return self._widened(np.repeat(_narrow(runs.document), runs.length), out)
@@ -166,13 +167,13 @@ class Segments:
     def cu_seqlens(
         self, capacity: int, out: npt.NDArray[np.int32] | None = None
     ) -> npt.NDArray[np.int32]:
-        """Return int32 [capacity + 1]: 0 and where each run of the flattened batch stops.
+        """Return int32 [capacity + 1]: 0, and then where each run of the flattened batch stops.
 
         Every segment is a run, and so is every gap of padding. The entries after the last run
-        repeat the number of tokens: runs of no tokens, which attention kernels skip. A `capacity`
-        of rows x seq_len is always enough. Raises `UsageError` if there are more runs than
-        `capacity`, or more tokens than int32 counts. `out`, of that type and shape, is filled and
-        returned if it is given.
+        repeat the number of tokens: they are empty runs, which attention kernels skip. A `capacity`
+        of rows x seq_len is always enough. Raise `UsageError` if there are more runs than
+        `capacity`, or more tokens than int32 can count. If `out` is given, an array of that type
+        and shape, it is filled and returned.
         """
         begin = self._runs.begin
         total = self.rows * self.seq_len
@@ -194,11 +195,14 @@ class Segments:
         return out
 
     def max_seqlen(self) -> Ints:
-        """Return int64 []: the length of the longest run, padding counted; 0 without rows."""
+        """Return the length of the longest run, segment or padding, as int64 [].
+
+        It is 0 without rows.
+        """
         return np.array(self._runs.length.max(initial=0))
 
     def per_row(self) -> Ints:
-        """Return int64 [rows]: the number of runs in each row, padding counted."""
+        """Return int64 [rows]: the number of runs in each row, segments and gaps of padding."""
         return np.bincount(self._runs.begin // self.seq_len, minlength=self.rows).astype(np.int64)
 
     def _find_runs(self) -> _Runs:
@@ -215,12 +219,12 @@ class Segments:
 def of_windows(
     split: Split, starts: Ints, seq_len: int, *, real: npt.NDArray[np.bool_] | None = None
 ) -> Segments:
-    """Return the segments of the windows of `seq_len` tokens at the tokens `starts` of `split`.
+    """Return the segments of the windows of `seq_len` tokens that begin at `starts` in `split`.
 
     A window that begins inside a document begins with a segment of that document, and windows may
-    run over the ends of shards. Documents without tokens take no segment. Rows that are False in
-    `real` are padding, whatever their start. Raises `IndexError` for a window outside the split,
-    `IntegrityError` for offsets that no build wrote. For the cost see `formats/read/boundaries.py`.
+    run over the ends of shards. Documents without tokens have no segment. Rows that are False in
+    `real` are padding, for any start. Raise `IndexError` for a window outside the split, and
+    `IntegrityError` for damaged offsets. For the cost see `formats/read/boundaries.py`.
     """
     parts = split.parts(starts if real is None else starts[real], seq_len)
     begin = parts.begin
@@ -241,7 +245,7 @@ def _numbers(count: int) -> Ints:
 
 
 def _narrow(values: Ints) -> npt.NDArray[np.integer[Any]]:
-    """Return the numbers in 2 or 4 bytes if they fit, to write and read less memory."""
+    """Return `values` in 2 or 4 bytes each if they fit, to write and read less memory."""
     largest = values.max(initial=0)
     if largest <= _LARGEST_INT16:
         return values.astype(np.int16)
@@ -262,9 +266,10 @@ class SegmentFields:
 
     - `position_ids`: int64 [rows, seq_len], from 0 in each segment; 0 in padding.
     - `doc_ids`: int64 [rows, seq_len], the document's number in its split; -1 in padding.
-    - `cu_seqlens`: int32 [rows x room + 1], where each segment of the flattened batch stops (see
-      `Segments.cu_seqlens`), and with it `max_seqlen`: int64 [], the length of the longest. The
-      room is `cu_seqlens` segments a row; True stands for seq_len, which is always enough.
+    - `cu_seqlens`: int32 [rows x n + 1], where each segment of the flattened batch stops (see
+      `Segments.cu_seqlens`). The option is n, the greatest number of segments in a row; True stands
+      for seq_len, which is always enough. It also adds `max_seqlen`: int64 [], the length of the
+      longest segment.
 
         >>> begin, length, document = np.array([0]), np.array([3]), np.array([7])
         >>> batch = Segments(rows=1, seq_len=4, begin=begin, length=length, document=document)
@@ -286,10 +291,11 @@ class SegmentFields:
         return self.position_ids or self.doc_ids or self.cu_seqlens is not False
 
     def tensors(self, segments: Segments, empty: Empty | None = None) -> dict[str, torch.Tensor]:
-        """Return the chosen tensors, each in memory of its own.
+        """Return the chosen tensors, which share no memory.
 
-        `empty(shape, dtype)` allocates the arrays; with memory that is reused this is twice as
-        fast. Raises `UsageError` for a row with more segments than `cu_seqlens` has room for.
+        The function `empty(shape, dtype)` allocates the arrays; if it reuses memory, this takes
+        half the time. Raise `UsageError` for a row with more segments than the option `cu_seqlens`
+        allows.
         """
         found: dict[str, torch.Tensor] = {}
         empty = empty or np.empty
@@ -306,7 +312,7 @@ class SegmentFields:
         return found
 
     def _room(self, segments: Segments) -> int:
-        """Return the room for segments in a row; raise `UsageError` if a row has more."""
+        """Return the number of segments allowed in a row. Raise `UsageError` if a row has more."""
         if self.cu_seqlens is True:
             return segments.seq_len
         room = int(self.cu_seqlens)
@@ -319,9 +325,9 @@ class SegmentFields:
 
 
 def segments_a_row(value: Any) -> bool | int:
-    """Return `value`, the option `cu_seqlens`, as a bool or an int of at least 1.
+    """Return the value of the option `cu_seqlens` as a bool, or as an int of at least 1.
 
-    Raises `UsageError` for other values.
+    Raise `UsageError` for other values.
     """
     if isinstance(value, bool | np.bool_):
         return bool(value)
@@ -329,7 +335,7 @@ def segments_a_row(value: Any) -> bool | int:
 
 
 def too_many_segments(row: str, segments: int, room: int) -> UsageError:
-    """Return the error for `row`, which has more segments than there is `room` for."""
+    """Return the error for `row`, which has more than the `room` segments that are allowed."""
     return UsageError(
         f"{row} holds {segments:,} segments, more than {room:,}",
         where="cu_seqlens", code="E_SEGMENTS",

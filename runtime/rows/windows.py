@@ -1,9 +1,9 @@
 """Token windows: fixed-length pieces of a split's stream, as int64 tensors.
 
-Window `i` starts at token `i * stride` of the split, whatever its shards are. A batch is one gather
-in the type the ids are stored in (2 or 4 bytes) and one conversion to int64 at the very end, so a
-batch of 32 x 2,048 costs about two memory copies of itself. The dataset holds nothing of an epoch:
-worker processes need only the indices they are sent.
+Window `i` starts at token `i * stride` of the split, for any number of shards. A batch is gathered
+in the stored type of the ids (2 or 4 bytes) and converted to int64 at the very end, so a batch of
+32 x 2,048 costs about two memory copies of itself. The dataset holds nothing of an epoch: worker
+processes need only the indices that they receive.
 """
 
 from __future__ import annotations
@@ -37,17 +37,19 @@ class WindowDataset(BatchDataset):
     """Map-style dataset of the windows of one split.
 
     Each sample is a dict of int64 tensors: `input_ids` [seq_len], and `labels` [seq_len] unless
-    `labels` is None. ``"shifted"`` labels are the inputs moved by one token (label `j` is the token
-    after input `j`), so a window reads `seq_len` + 1 tokens and the last label of one window is the
-    first input of the next; ``"unshifted"`` labels equal the inputs, for models that shift inside.
-    Where the dataset has a loss mask, the labels of tokens not to train on are `IGNORED_LABEL`.
+    `labels` is None. ``"shifted"`` labels are the inputs moved by one token: label `j` is the token
+    after input `j`. A window then reads `seq_len` + 1 tokens, and the last label of a window is the
+    first input of the next. ``"unshifted"`` labels equal the inputs, for models that shift labels
+    themselves. Where the dataset has a loss mask, the labels of tokens not to train on are
+    `IGNORED_LABEL`.
 
-    `stride` is in tokens and defaults to `seq_len`: windows side by side. Tokens after the last
-    whole window are not served. `position_ids`, `doc_ids` and `cu_seqlens` add the tensors of
-    `SegmentFields`, made from the stored offsets: the first of them doubles the cost of a batch,
-    each further one adds half the cost of a batch without them.
+    The option `stride` is in tokens and defaults to `seq_len`: windows side by side. Tokens after
+    the last complete window are not used. The options `position_ids`, `doc_ids` and `cu_seqlens`
+    add the tensors of `SegmentFields`, made from the stored offsets. The first of these options
+    doubles the cost of a batch, and each further option adds half the cost of a batch without them.
 
-    Raises `InputError` if the split does not fill one window. Pickles as a path and a few numbers.
+    Raise `InputError` if the split does not fill one window. A pickle holds a path and a few
+    numbers.
 
         >>> windows = WindowDataset(dataset.split("train"), seq_len=1024)   # doctest: +SKIP
         >>> windows[0]["input_ids"].shape                                   # doctest: +SKIP
@@ -93,7 +95,10 @@ class WindowDataset(BatchDataset):
 
     @property
     def unread_tokens(self) -> int:
-        """Number of tokens that only a smaller `stride` would read; 0 if windows leave no gaps."""
+        """Number of tokens that are read only with a smaller `stride`.
+
+        It is 0 if windows leave no gaps.
+        """
         if self.stride <= self._span:
             return 0
         closest = window_count(self.split.tokens, self._span, self._span)
@@ -101,17 +106,17 @@ class WindowDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, str | int | None]:
-        """JSON values that decide, with the content id, the tokens and labels of a sample."""
+        """JSON values that determine, with the content id, the tokens and labels of a sample."""
         return {
             "kind": "windows", "split": self.split.name, "seq_len": self.seq_len,
             "stride": self.stride, "labels": self.labels,
         }  # fmt: skip
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the starts and stops of the ranges of tokens that `samples` are read from, in the
-        split's stream; `PADDING` has none.
+        """Return two arrays: where each of `samples` starts and stops in the split's stream.
 
-        Raises `IndexError` for a sample outside 0 .. len - 1.
+        Samples that are `PADDING` have no entry. Raise `IndexError` for a sample outside 0 .. len -
+        1.
         """
         starts = self._starts(samples[samples != PADDING])
         return starts, starts + self._span
@@ -119,7 +124,8 @@ class WindowDataset(BatchDataset):
     def covering(self, start: int, stop: int) -> Ints:
         """Return the windows with tokens in `start` .. `stop` - 1 of the split: int64, increasing.
 
-        The token after a window, which shifted labels read, counts. Nothing is read.
+        If labels are shifted, the token after a window counts as a token of the window. Nothing is
+        read.
         """
         first = max(0, -((self._span - 1 - start) // self.stride))  # ceil((start - span + 1) / ...)
         last = min(self._windows - 1, (stop - 1) // self.stride)
@@ -128,12 +134,12 @@ class WindowDataset(BatchDataset):
     def batch(self, indices: Indices) -> Batch:
         """Return the windows at `indices`: tensors [len(indices), seq_len] that share no memory.
 
-        With `sample_mask` there is also a bool tensor [len(indices)] of that name, False in the
-        rows whose index is `PADDING`; their labels are all `IGNORED_LABEL`, and in the attention
-        tensors each is one segment of padding.
+        With `sample_mask` there is also a bool tensor [len(indices)] of that name, which is False
+        in the rows whose index is `PADDING`. The labels of such a row are all `IGNORED_LABEL`, and
+        in the attention tensors the row is one segment of padding.
 
-        Raises `IndexError` for an index outside 0 .. len - 1, `UsageError` for a row with more
-        segments than `cu_seqlens` has room for.
+        Raise `IndexError` for an index outside 0 .. len - 1, and `UsageError` for a row with more
+        segments than the option `cu_seqlens` allows.
         """
         samples = sample_numbers(indices, len(self))
         starts, real = self._places(samples)
@@ -143,8 +149,8 @@ class WindowDataset(BatchDataset):
     def in_turn(self, asked: Iterator[Ints]) -> Iterator[Batch]:
         """Yield the batch of each array of samples in `asked`, which is read ahead.
 
-        Takes 4, then 16, then up to 64 arrays at once: finding the places of windows, and the
-        documents in them, costs little more for many batches than for one.
+        Up to 4, then 16, then 64 arrays are processed at once, because finding windows and their
+        documents costs little more for many batches than for one.
         """
         many = 1
         for first in asked:
@@ -186,7 +192,10 @@ class WindowDataset(BatchDataset):
         return batch
 
     def _places(self, samples: Ints) -> tuple[Ints, npt.NDArray[np.bool_] | None]:
-        """Return the first token of each sample; and with `sample_mask` which are not `PADDING`."""
+        """Return the first token of each sample, and a mask of the samples that are not `PADDING`.
+
+        Without `sample_mask` the mask is None.
+        """
         if not self.sample_mask:
             return self._starts(samples), None
         real = samples != PADDING
@@ -219,7 +228,7 @@ class WindowDataset(BatchDataset):
 
 
 def window_count(tokens: int, span: int, stride: int) -> int:
-    """Return the number of windows of `span` tokens, `stride` apart, in `tokens`.
+    """Return the number of windows of `span` tokens in `tokens` tokens, `stride` tokens apart.
 
     >>> window_count(9, 5, 4), window_count(8, 5, 4), window_count(4, 5, 4)
     (2, 1, 0)
