@@ -1,11 +1,11 @@
-"""Stand-in for the package awkward, for processes that do nothing but encode.
+"""Replacement for the package awkward, for processes that do nothing but encode.
 
 gigatoken returns its ids as an awkward Array, which a build takes apart at once. Importing awkward
-takes a quarter of a second in every worker, and wrapping and checking each batch a fifth of the
-time of encoding. No user code runs in a worker process; so there this module replaces the one
-function of awkward that gigatoken calls by one that returns its arguments. It is not installed in
-the user's process, nor where awkward is loaded already. The engine checks that ids are the same
-with it, and removes it if not.
+takes a quarter of a second in every worker. Making and checking the Array of each batch takes a
+fifth of the time of encoding. No user code runs in a worker process, so a worker can use this
+module in place of awkward. It replaces the one function that gigatoken calls by a function that
+returns its arguments. The replacement is not installed in the user's process, nor where awkward is
+loaded already. The engine checks that the replacement gives the same ids, and removes it if not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAME = "awkward"
 
 
 class Ragged(NamedTuple):
-    """Rows of different lengths: the items of all rows, and the number in each."""
+    """Rows of different lengths: the items of all rows, and the number of items in each row."""
 
     items: npt.NDArray[Any]
     counts: npt.NDArray[np.int64]
@@ -34,16 +34,16 @@ class _StandIn(ModuleType):
     """Module with the names of awkward that gigatoken uses to encode a list."""
 
     class Array:
-        """Type of which gigatoken tests whether its input is an instance; none is."""
+        """Class that gigatoken uses in `isinstance` checks of its input. It has no instances."""
 
     @staticmethod
     def unflatten(items: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> Ragged:
-        """Return the two arrays, which `awkward.unflatten` would wrap."""
+        """Return the two arrays, which `awkward.unflatten` would combine into an Array."""
         return Ragged(items, counts)
 
 
 def install_stand_in() -> bool:
-    """Make `import awkward` find the stand-in; return False if awkward was loaded before."""
+    """Make `import awkward` find the replacement. Return False if awkward was loaded before."""
     return isinstance(sys.modules.setdefault(_NAME, _StandIn(_NAME)), _StandIn)
 
 

@@ -1,11 +1,11 @@
 """The two tokenizer engines, and the choice between them.
 
-gigatoken is 50 to 100 times faster than Hugging Face `tokenizers` and covers BPE; `tokenizers` is
-the reference and covers everything. gigatoken is used only where it loads the tokenizer and gives
-the reference's ids on a sample of the input and on the probe strings; otherwise the reference is
-used, and the reason is stored in the manifest. A text with a character that the two may treat
-differently (see `suspects`) is encoded by the reference in any case. Both run on one core: a build
-uses several processes, and threads only where fewer units than cores are left.
+gigatoken is 50 to 100 times faster than Hugging Face `tokenizers` and covers BPE. `tokenizers` is
+the reference and covers everything. gigatoken is used only if it loads the tokenizer and gives the
+same ids as the reference for a sample of the input and for the probe strings. Otherwise the
+reference is used, and the reason is stored in the manifest. A text with a character that the two
+may treat differently (see `suspects`) is always encoded by the reference. Both engines run on one
+core: a build uses several processes, and uses threads only if fewer units than cores remain.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
 
 @contextlib.contextmanager
 def naming(tokenizer: str | None) -> Iterator[None]:
-    """Name the tokenizer, not the option ``--tokenizer``, in errors within the block."""
+    """Replace ``--tokenizer`` by the name of the tokenizer in errors raised within the block."""
     try:
         yield
     except InputError as error:
@@ -78,16 +78,18 @@ def naming(tokenizer: str | None) -> Iterator[None]:
 
 
 class Encoder(Protocol):
-    """Interface of engines, which encode batches of texts in UTF-8, without BOS and EOS.
+    """Interface of engines, which encode batches of UTF-8 texts without adding BOS and EOS.
 
-    `encode` returns the ids of all texts joined, uint32, and int64 offsets [texts + 1].
-    `batch_bytes` is the size of a batch that it encodes fastest.
+    The attribute `batch_bytes` is the size of a batch, in bytes, that the engine encodes fastest.
     """
 
     batch_bytes: int
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
-        """Return the ids of `texts`."""
+        """Return the ids of all texts, concatenated, and the offsets of the texts in them.
+
+        The ids are uint32, and the offsets are int64 [texts + 1].
+        """
 
     def spread(self, threads: int) -> None:
         """Encode with up to `threads` threads from now on, if that makes the engine faster."""
@@ -96,7 +98,7 @@ class Encoder(Protocol):
 class _Gigatoken:
     """The engine gigatoken (https://github.com/marcelroed/gigatoken), one document at a time.
 
-    For samples and small inputs: nothing is imported that takes long.
+    It is meant for samples and small inputs, because it imports nothing that takes long.
     """
 
     batch_bytes = 2 << 20
@@ -115,10 +117,10 @@ class _Gigatoken:
 
 
 class _GigatokenBatches(_Gigatoken):
-    """The engine gigatoken in batches, two to three times as fast where documents are short.
+    """The engine gigatoken with batches, two to three times as fast if documents are short.
 
-    For processes that do nothing but encode (see `awkward_stub`). Workers check its ids on the
-    probes.
+    It may be used only in processes that do nothing but encode (see `awkward_stub`). Workers check
+    its ids with the probes.
     """
 
     batch_bytes = 1 << 20  # a batch in the processor's caches is encoded up to 40 % faster
@@ -143,7 +145,7 @@ class _GigatokenBatches(_Gigatoken):
         return ids[first:last], offsets - first
 
     def _sound(self) -> bool:
-        """Return whether a batch encoded with the stand-in has the ids of single texts."""
+        """Return whether texts have the same ids in a batch, with `awkward_stub`, as one by one."""
         texts = [b"Two words", b"", "caf\u00e9 \u6211".encode()]
         try:
             ids, offsets = self.encode(texts)
@@ -161,9 +163,9 @@ def _offsets(counts: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.in
 
 
 class _GigatokenOrReference:
-    """Engine that gives texts with a suspect (see `suspects`) to the reference, else to gigatoken.
+    """Engine that encodes texts with suspect characters by the reference, others by gigatoken.
 
-    The reference is loaded for the first such text.
+    For suspect characters see `suspects`. The reference is loaded when the first such text occurs.
     """
 
     def __init__(self, engine_json: bytes, *, alone: bool) -> None:
@@ -195,7 +197,7 @@ class _GigatokenOrReference:
         return ids, _offsets(counts)
 
     def spread(self, threads: int) -> None:
-        """Do nothing: too few texts are encoded by the reference."""
+        """Do nothing: the reference encodes too few texts for threads to help."""
 
 
 class _Head(msgspec.Struct):
@@ -207,9 +209,10 @@ class _Head(msgspec.Struct):
 
 
 def _head(engine_json: bytes) -> _Head:
-    """Return the head of a tokenizer.json; raise `ValueError` if gigatoken misreads it.
+    """Return the parts of a tokenizer.json that the engines may interpret differently.
 
-    In the split patterns of `tokenizers`, ``x{1,3}+`` repeats ``x{1,3}``; gigatoken does not.
+    Raise `ValueError` if gigatoken misreads a split pattern. In the patterns of `tokenizers`,
+    ``x{1,3}+`` repeats ``x{1,3}``. In gigatoken it does not.
     """
     head = msgspec.json.decode(engine_json, type=_Head)
     if misread := _MISREAD.search(bytes(head.pre_tokenizer)):
@@ -218,12 +221,13 @@ def _head(engine_json: bytes) -> _Head:
 
 
 def _suspects_for(head: _Head) -> Suspects:
-    """Return the suspects for a tokenizer.
+    """Return the characters that the engines may treat differently with a tokenizer.
 
-    gigatoken looks for added tokens before it normalizes text, `tokenizers` looks for those marked
-    `normalized` afterwards. If there are any and text is normalized by NFC, all characters that NFC
-    may change are suspects. A `Precompiled` normalizer depends on further tables: in versions that
-    were not compared, all characters beyond ASCII are suspects.
+    gigatoken looks for added tokens before it normalizes text, but `tokenizers` looks for those
+    marked `normalized` afterwards. If the tokenizer has such tokens and normalizes text by NFC, all
+    characters that NFC may change are suspects. A `Precompiled` normalizer depends on further
+    tables. With library versions that were not compared, all characters beyond ASCII are then
+    suspects.
     """
     compared = _are_installed(COMPARED)
     if not compared and b'"Precompiled"' in bytes(head.normalizer):
@@ -236,17 +240,20 @@ def _suspects_for(head: _Head) -> Suspects:
 
 
 class EarlyEngine(Protocol):
-    """Interface of gigatoken in another process, where it loads while this process goes on."""
+    """Interface of gigatoken in another process, which can load while this process continues."""
 
     def load(self, engine_json: bytes) -> None:
-        """Start to load the tokenizer in the other process."""
+        """Start to load the tokenizer in the other process, and return at once."""
 
     def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
-        """Return the ids of `texts`, or why gigatoken fails; None if there is no such process."""
+        """Return the ids of `texts` and their offsets, or a sentence about why gigatoken fails.
+
+        Return None if there is no other process.
+        """
 
 
 class PreEncoded:
-    """Encoder of `texts` alone, which were encoded in another process."""
+    """Encoder that knows only `texts`, which were encoded in another process."""
 
     batch_bytes = 1 << 20
 
@@ -263,7 +270,7 @@ class PreEncoded:
 
 
 class _LoadedTokenizers:
-    """The engine tokenizers (https://github.com/huggingface/tokenizers), already loaded."""
+    """The engine tokenizers (https://github.com/huggingface/tokenizers), loaded already."""
 
     batch_bytes = 1 << 20  # its encodings take about a hundred bytes of memory per token
 
@@ -278,13 +285,16 @@ class _LoadedTokenizers:
         return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
 
     def spread(self, threads: int) -> None:
-        """Set the variables that `tokenizers` reads: the first at each call, the second once."""
+        """Set the environment variables by which `tokenizers` chooses its number of threads.
+
+        It reads the first variable at each call, but the second variable only once.
+        """
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
         os.environ["RAYON_NUM_THREADS"] = str(threads)
 
 
 class _Tokenizers(_LoadedTokenizers):
-    """The engine tokenizers, with a tokenizer.json made for encoding."""
+    """The engine tokenizers, which loads a tokenizer.json made for encoding."""
 
     def __init__(self, engine_json: bytes) -> None:
         super().__init__(load_reference(engine_json))
@@ -292,7 +302,10 @@ class _Tokenizers(_LoadedTokenizers):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineChoice:
-    """The chosen engine, and why; `encoder` may be a `PreEncoded` one."""
+    """The chosen engine and the reason for the choice.
+
+    The field `encoder` may be a `PreEncoded`, which can encode only texts that were given to it.
+    """
 
     name: str
     reason: str
@@ -306,9 +319,9 @@ class EngineChoice:
 
 
 def make_encoder(name: str, engine_json: bytes, *, alone: bool = False) -> Encoder:
-    """Return the engine `name`, loaded with a tokenizer.json made for encoding.
+    """Return the engine `name`, which loads `engine_json`, a tokenizer.json made for encoding.
 
-    With `alone` this process must do nothing but encode (see `awkward_stub`).
+    If `alone` is True, this process must do nothing but encode (see `awkward_stub`).
     """
     if name == TOKENIZERS:
         return _Tokenizers(engine_json)
@@ -324,12 +337,14 @@ def choose_engine(
     early: EarlyEngine | None = None,
     problem: str | None = None,
 ) -> EngineChoice:
-    """Return the engine to use: load both, compare them on `sample`, and decide.
+    """Return the engine to use, after comparing both engines on the texts of `sample`.
 
-    With `early` the caller makes the comparison: it calls `doubt` of the choice, and if that
-    returns a problem, it calls this function again with the `problem`. The encoder of such a choice
-    may encode the texts of `sample` and `others` only. Raise `InputError` if neither engine loads
-    the tokenizer, and `IncompatibleError` if gigatoken is `wanted` and disagrees.
+    If `early` is given, the caller has to make the comparison. It calls the function `doubt` of the
+    result. If that returns a problem, the caller calls `choose_engine` again with this `problem`.
+    The encoder in the first result may be used only for the texts of `sample` and `others`.
+
+    Raise `InputError` if neither engine loads the tokenizer. Raise `IncompatibleError` if gigatoken
+    is `wanted` but cannot be used.
     """
     if wanted == TOKENIZERS:
         return EngineChoice(
@@ -357,7 +372,10 @@ def choose_engine(
 
 
 def _gigatoken_reason(compared: int) -> str:
-    """Return the reason for gigatoken: on what it was compared, and for which texts it is used."""
+    """Return the reason for choosing gigatoken, and say for which texts it is used.
+
+    The number `compared` is that of the texts on which the engines were compared.
+    """
     equal = f"equal to tokenizers on {compared} texts of this build, and used where"
     if _are_installed(COMPARED):
         return f"{equal} their Unicode tables agree"
@@ -368,10 +386,10 @@ def _gigatoken_reason(compared: int) -> str:
 def _compare(
     fast: Encoder, engine_json: bytes, sample: Sequence[bytes], loaded: Tokenizer | None
 ) -> str | None:
-    """Return why `fast` cannot be used; None if its ids for `sample` are the reference's.
+    """Return why `fast` cannot be used, or None if it gives the reference's ids for `sample`.
 
-    If the user's own tokenizer, `loaded`, gives the same ids, the one made for encoding is not
-    loaded, which saves time.
+    The argument `loaded` is the user's own tokenizer or None. It is compared first. If it gives the
+    same ids, the tokenizer made for encoding need not be loaded, which saves time.
     """
     if loaded is not None:
         loaded.no_truncation()
@@ -382,7 +400,7 @@ def _compare(
 
 
 def load_reference(tokenizer_json: bytes, where: str = "--tokenizer") -> Tokenizer:
-    """Return a tokenizer of the reference library; raise `InputError` about `where` if it fails."""
+    """Return a tokenizer of the reference library. Raise `InputError` about `where` if it fails."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads and forks do not mix
     from tokenizers import Tokenizer
 
@@ -393,7 +411,10 @@ def load_reference(tokenizer_json: bytes, where: str = "--tokenizer") -> Tokeniz
 def encoding_errors(
     tokenizer: Tokenizer, texts: Sequence[str]
 ) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which a failure of `tokenizer` becomes an error about one of `texts`."""
+    """Return a context manager that turns a failure of `tokenizer` into an `InputError`.
+
+    The error shows the first of `texts` that the tokenizer cannot encode.
+    """
     return rust_errors(partial(_not_encoded, tokenizer, texts))
 
 
@@ -405,7 +426,7 @@ def _not_loaded(where: str, reason: str) -> InputError:
 
 
 def _not_encoded(tokenizer: Tokenizer, texts: Sequence[str], reason: str) -> InputError:
-    """Return the error for the first of `texts` that the library fails on."""
+    """Return the error about the first of `texts` that the library cannot encode."""
     failing = next((text for text in texts if _fails(tokenizer, text)), "")
     return InputError(
         f"the tokenizers library fails on {failing[:_SHOWN]!r} ({reason})",
@@ -425,7 +446,7 @@ def _fails(tokenizer: Tokenizer, text: str) -> bool:
 
 
 def load_gigatoken(engine_json: bytes, *, alone: bool = False) -> tuple[Encoder | None, str | None]:
-    """Return gigatoken with a tokenizer, or None and the reason why it cannot be used."""
+    """Return (gigatoken with the tokenizer, None), or (None, reason) if it cannot be used."""
     try:
         return make_encoder(GIGATOKEN, engine_json, alone=alone), None
     except BaseException as error:
@@ -435,7 +456,7 @@ def load_gigatoken(engine_json: bytes, *, alone: bool = False) -> tuple[Encoder 
 
 
 def encode_or_problem(fast: Encoder, sample: Sequence[bytes]) -> Encoded | str:
-    """Return the ids of `sample`, or a sentence about why gigatoken fails on it."""
+    """Return the ids and offsets of `sample`, or a sentence about why gigatoken fails on it."""
     try:
         return fast.encode(sample)
     except BaseException as error:
@@ -445,7 +466,10 @@ def encode_or_problem(fast: Encoder, sample: Sequence[bytes]) -> Encoded | str:
 
 
 def _encoder_from(early: EarlyEngine, texts: Sequence[bytes]) -> tuple[Encoder | None, str | None]:
-    """Return an encoder of `texts` alone, or None and the problem if there is one."""
+    """Return (encoder of `texts`, None), or (None, problem) if gigatoken fails on them.
+
+    Return (None, None) if there is no other process.
+    """
     answer = early.answer(texts)
     if answer is None or isinstance(answer, str):
         return None, answer
@@ -453,7 +477,10 @@ def _encoder_from(early: EarlyEngine, texts: Sequence[bytes]) -> tuple[Encoder |
 
 
 def _disagreement(fast: Encoder, reference: Encoder, sample: Sequence[bytes]) -> str | None:
-    """Return a sentence about the first text for which the engines give different ids, or None."""
+    """Return a sentence about the first text with different ids, or None if all ids are equal.
+
+    If `fast` fails, the sentence is about its failure.
+    """
     found = encode_or_problem(fast, sample)
     if isinstance(found, str):
         return found
@@ -478,9 +505,10 @@ def _of(encoded: Encoded, index: int) -> Any:
 
 
 def _are_installed(versions: Mapping[str, str]) -> bool:
-    """Return whether libraries are installed in these `versions`.
+    """Return whether the libraries named in `versions` are installed in exactly these versions.
 
-    The .dist-info folders of pip show it; `importlib.metadata` would take 20 ms to import.
+    The .dist-info folders made by pip are examined first, because `importlib.metadata` takes 20 ms
+    to import.
     """
     import gigatoken
 
@@ -490,7 +518,7 @@ def _are_installed(versions: Mapping[str, str]) -> bool:
 
 
 def library_versions() -> dict[str, str]:
-    """Return the versions of the libraries that turn text into ids."""
+    """Return the installed versions of the libraries that turn text into ids, by name."""
     from importlib.metadata import version
 
     return {name: version(name) for name in (GIGATOKEN, TOKENIZERS)}

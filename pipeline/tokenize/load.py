@@ -1,9 +1,9 @@
-"""Tokenizers by name: from the value of ``--tokenizer`` to the bytes of a tokenizer.json.
+"""Loading of tokenizers: from the value of ``--tokenizer`` to the bytes of a tokenizer.json.
 
-Guarantees: the bytes of a named tokenizer.json are kept unchanged; no file is ever executed or
-unpickled; a file that cannot be used raises an `InputError` with code E_TOKENIZER, and a failure of
-the network a `StorageError`. The result is checked by loading it in `tokenizers`, which takes 0.1
-to 1 s. Only hub repositories and ``tiktoken:NAME`` use the network.
+A tokenizer.json that the user names is not changed. No file is ever executed or unpickled. A file
+that cannot be used raises `InputError` with code E_TOKENIZER, and a failure of the network raises
+`StorageError`. The result is checked by loading it in `tokenizers`, which takes 0.1 to 1 s. Only
+hub repositories and ``tiktoken:NAME`` use the network.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _KINDS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizerSource:
-    """A tokenizer.json with its origin."""
+    """A tokenizer.json and where it comes from."""
 
     json: bytes
     """A Hugging Face tokenizer.json: the file itself where one was named, else converted."""
@@ -70,13 +70,15 @@ class TokenizerSource:
 
 
 def resolve_tokenizer(spec: str | None, *, load: bool = True) -> TokenizerSource:
-    """Return the tokenizer that `spec` names; None is the built-in one.
+    """Return the tokenizer that `spec` names, or the built-in tokenizer if `spec` is None.
 
-    With `load`, it is loaded once to check it; without, the caller must call `load_tokenizer`.
+    If `load` is True, the tokenizer is loaded once to check it. Otherwise the caller must call
+    `load_tokenizer`.
 
     A `spec` is a path (tokenizer.json, .tiktoken, sentencepiece .model, or a folder with one of
-    them), ``tiktoken:NAME``, or ``OWNER/NAME`` on the Hugging Face hub. An existing path takes
-    precedence. Raise `InputError` (E_TOKENIZER) and `StorageError`.
+    these files), ``tiktoken:NAME``, or ``OWNER/NAME`` on the Hugging Face hub. A path that exists
+    takes precedence. Raise `InputError` (E_TOKENIZER) if the tokenizer cannot be used, and
+    `StorageError` if it cannot be read or downloaded.
 
     >>> resolve_tokenizer(None).origin
     'built-in'
@@ -103,7 +105,10 @@ def resolve_tokenizer(spec: str | None, *, load: bool = True) -> TokenizerSource
 
 
 def existing_path(spec: str) -> Path | None:
-    """Return `spec` as a path if that exists; raise `UsageError` for an address."""
+    """Return `spec` as a path, or None if the path does not exist.
+
+    Raise `UsageError` if `spec` has a scheme, such as ``s3://``.
+    """
     refuse_address(spec)
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # too long, NUL, unknown ~user
         path = Path(spec).expanduser()
@@ -112,7 +117,7 @@ def existing_path(spec: str) -> Path | None:
 
 
 def is_repository(spec: str) -> bool:
-    """Return whether `spec` is like OWNER/NAME on the hub, and there is no local folder OWNER."""
+    """Return whether `spec` looks like OWNER/NAME on the hub, and no local folder OWNER exists."""
     if not _REPOSITORY.fullmatch(spec) or spec.endswith(_FILE_ENDINGS):
         return False
     return not Path(spec).parent.is_dir()
@@ -193,7 +198,10 @@ def _roles_beside(folder: Path) -> dict[str, str]:
 
 
 def _roles_in(data: bytes, where: str) -> dict[str, str]:
-    """Return the tokens of the roles in a tokenizer_config.json or special_tokens_map.json."""
+    """Return the text of the special token for each role, such as ``eos_token``.
+
+    The argument `data` is a tokenizer_config.json or a special_tokens_map.json.
+    """
     config = _decode(data, where, dict[str, Any])
     roles = {}
     for name in _ROLES:
@@ -236,7 +244,11 @@ def _from_hub(repository: str) -> TokenizerSource:
 
 
 def download(repository: str, name: str) -> Path | None:
-    """Return the path of a file from a hub repository or its cache; None if there is none."""
+    """Return the local path of a file from a hub repository, downloaded unless it is cached.
+
+    Return None if the repository has no such file. Raise `InputError` if the repository does not
+    exist or requires a login, and `StorageError` if the network fails.
+    """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import (
         EntryNotFoundError,
@@ -288,9 +300,10 @@ def _offline(where: str, error: Exception, instead: str) -> StorageError:
 
 
 def _config_of(data: bytes, where: str) -> dict[str, Any]:
-    """Return the tokenizer.json `data`, parsed without the merges, which are most of it.
+    """Return the tokenizer.json `data` as a dict, in which the merges are not parsed.
 
-    Raise `InputError` if it is not JSON, or has no model with a vocabulary.
+    The merges are most of the file. Raise `InputError` if the file is not JSON, or has no model
+    with a vocabulary.
     """
     parts = _decode(data, where, dict[str, msgspec.Raw])
     raw = parts.pop("model", msgspec.Raw(b"{}"))
@@ -318,7 +331,7 @@ def _decode(data: bytes | msgspec.Raw, where: str, kind: Any) -> Any:
 
 
 def load_tokenizer(data: bytes, where: str | None) -> Tokenizer:
-    """Return the tokenizer.json `data` as a `tokenizers.Tokenizer`, or raise `InputError`."""
+    """Return a `tokenizers.Tokenizer` for the tokenizer.json `data`, or raise `InputError`."""
     return load_reference(data, where or BUILT_IN)
 
 

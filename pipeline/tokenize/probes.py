@@ -1,9 +1,10 @@
 """Probes: strings whose ids change if a tokenizer, or a library that runs it, changes.
 
-Each probe tests one subject on which implementations disagree: runs of spaces, line ends, Unicode
-normalisation, emoji sequences, digits, contractions, scripts without spaces, text that spells a
-special token. A build stores their ids; `check_probes` encodes them again with the libraries that
-are installed now, in a few milliseconds once the tokenizer is loaded.
+Each probe tests a subject on which implementations disagree: runs of spaces, line ends, Unicode
+normalisation, emoji sequences, digits, contractions, scripts without spaces, special tokens as
+plain text. A build stores the ids of the probes. The function `check_probes` encodes the probes
+again with the libraries that are installed now. This takes a few milliseconds once the tokenizer is
+loaded.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def make_probes() -> tuple[str, ...]:
 
 
 def encoded_probes(encoder: Encoder, texts: Iterable[str]) -> tuple[Probe, ...]:
-    """Return the probes `texts` with the ids that `encoder` gives for them."""
+    """Return the strings `texts` as probes, with the ids that `encoder` gives for them."""
     listed = list(texts)
     ids, offsets = encoder.encode([text.encode() for text in listed])
     return tuple(
@@ -95,7 +96,7 @@ def encoded_probes(encoder: Encoder, texts: Iterable[str]) -> tuple[Probe, ...]:
 
 
 def check_probes(report: VerifyReport) -> VerifyReport:
-    """Return `report` with the findings of encoding the probes of its dataset again.
+    """Return `report` with a finding added for each engine that gives other ids for the probes.
 
     The files of the dataset must have been verified before.
     """
@@ -107,9 +108,9 @@ def check_probes(report: VerifyReport) -> VerifyReport:
 
 
 def probe_findings(manifest: Manifest, tokenizer_json: bytes) -> list[Finding]:
-    """Return a finding for each engine that no longer gives the stored ids, or fails to load.
+    """Return a finding for each engine that fails to load or no longer gives the stored ids.
 
-    `tokenizers` is always tried, and gigatoken if the build used it.
+    `tokenizers` is always checked, and gigatoken only if the build used it.
     """
     entry = manifest.tokenizer
     if not entry.probes:
@@ -127,7 +128,10 @@ def _engine_json(entry: TokenizerEntry, tokenizer_json: bytes) -> bytes:
 
 
 def _problem(engine: str, entry: TokenizerEntry, engine_json: bytes) -> str | None:
-    """Return a sentence about the first probe whose ids by `engine` changed, or None."""
+    """Return a sentence about the first probe for which `engine` gives other ids, or None.
+
+    If the engine fails, the sentence is about its failure.
+    """
     texts = [probe.text for probe in entry.probes]
     try:
         ids, offsets = make_encoder(engine, engine_json).encode([text.encode() for text in texts])

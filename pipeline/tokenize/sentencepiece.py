@@ -1,15 +1,17 @@
-"""sentencepiece models as tokenizer.json: BPE and Unigram, without sentencepiece or protobuf.
+"""Conversion of sentencepiece models (BPE, Unigram) to tokenizer.json, without their library.
 
-A .model is one protobuf message: pieces with a score and a type, and the settings of training and
-of normalization. BPE models have scores and no merges: every cut of a piece into two pieces becomes
-a merge, the best score first. Control pieces become special tokens, user-defined pieces ordinary
-added tokens.
+A .model file is one protobuf message: pieces with a score and a type, and the settings of training
+and of normalization. It is read without sentencepiece or protobuf. BPE models have scores and no
+merges. Every way to cut a piece into two pieces therefore becomes a merge, and the merges are
+sorted by score, best first. Control pieces become special tokens, and user-defined pieces become
+ordinary added tokens.
 
-Features that a tokenizer.json cannot express are refused by name: word and character models, unused
-pieces, whitespace as suffix, user-defined pieces that hold a space. Three differences remain:
-`tokenizers` normalizes the text on each side of a user-defined piece separately (so a model with a
-leading space gives one after it too), applies the normalization map per grapheme, and in a Unigram
-model with byte fallback finds pieces such as `<0x41>` in text that spells them.
+A model with a feature that a tokenizer.json cannot express raises `InputError`: word and character
+models, unused pieces, whitespace as suffix, user-defined pieces that contain a space. Three
+differences remain. `tokenizers` normalizes the text on each side of a user-defined piece
+separately, so a model that adds a leading space also adds a space after such a piece. It applies
+the normalization map to each grapheme. In a Unigram model with byte fallback, it recognizes pieces
+such as `<0x41>` in text that contains these characters.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ Value = int | bytes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """Entry of the vocabulary; its id is its index."""
+    """Entry of the vocabulary. Its id is its index in the vocabulary."""
 
     text: str
     score: float
@@ -45,7 +47,7 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Model:
-    """The parts of a .model on which ids depend."""
+    """The parts of a .model file that decide the ids of a text."""
 
     kind: int
     pieces: tuple[Piece, ...]
@@ -56,7 +58,10 @@ class Model:
 
 
 def parse_model(data: bytes, where: str) -> Model:
-    """Return the parsed .model `data`; raise `InputError` about `where` if it is none."""
+    """Return the parsed .model file `data`.
+
+    Raise `InputError` about `where` if it is not a sentencepiece model.
+    """
     try:
         model = _read_model(data, where)
     except (ValueError, IndexError, TypeError, AttributeError, struct.error) as error:
@@ -68,7 +73,7 @@ def parse_model(data: bytes, where: str) -> Model:
 
 
 def model_to_json(model: Model, where: str) -> bytes:
-    """Return a tokenizer.json that gives the ids that sentencepiece gives with `model`.
+    """Return a tokenizer.json that gives the same ids as sentencepiece with `model`.
 
     Raise `InputError` about `where` for a model that a tokenizer.json cannot express.
     """
@@ -112,7 +117,10 @@ def _unigram(model: Model) -> dict[str, Any]:
 
 
 def _merges(model: Model) -> list[tuple[str, str]]:
-    """Return the merges, best score first, then by lower ids of the piece and of its parts."""
+    """Return the merges as pairs of pieces, sorted by score, best first.
+
+    Merges with equal scores are sorted by the id of the merged piece, then by the ids of its parts.
+    """
     ids = {piece.text: n for n, piece in enumerate(model.pieces) if piece.type == _NORMAL}
     merges = []
     for text, number in ids.items():
@@ -228,7 +236,10 @@ def _read_piece(fields: dict[int, Value]) -> Piece:
 
 
 def _fields(message: Value) -> Iterator[tuple[int, Value]]:
-    """Yield number and value, an integer or bytes, of each field of a protobuf message."""
+    """Yield the number and the value of each field of a protobuf message.
+
+    A value is an integer or bytes.
+    """
     if isinstance(message, int):
         raise ValueError("a number stands where a message belongs")
     at = 0

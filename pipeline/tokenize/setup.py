@@ -35,13 +35,16 @@ class BuildTokenizer:
     libraries: dict[str, str]
 
     def bos_token(self) -> SpecialToken | None:
-        """Return the token that begins every document, or None."""
+        """Return the token that begins every document, or None if no token is added."""
         if self.bos == AUTO:
             return template_bos(self.config)
         return None if self.bos == NONE else _named(self.config, self.bos, "--bos")
 
     def eos_token(self) -> SpecialToken | None:
-        """Return the token that ends every document, or None; raise `UsageError` if unknown."""
+        """Return the token that ends every document, or None if no token is added.
+
+        Raise `UsageError` if the tokenizer does not have or does not name the token.
+        """
         if self.eos == NONE:
             return None
         if self.eos != AUTO:
@@ -56,7 +59,7 @@ class BuildTokenizer:
         return found
 
     def encoding(self) -> EncodingSettings:
-        """Return the settings by which workers encode."""
+        """Return the settings with which workers encode texts."""
         size = vocab_size(self.config)
         bos, eos = self.bos_token(), self.eos_token()
         return EncodingSettings(
@@ -71,7 +74,7 @@ class BuildTokenizer:
         )
 
     def entry(self, probes: Sequence[str]) -> TokenizerEntry:
-        """Return the entry of the manifest, with the ids of `probes`."""
+        """Return the entry of the tokenizer in the manifest, with the ids of `probes`."""
         bos, eos = self.bos_token(), self.eos_token()
         return TokenizerEntry(
             file="tokenizer.json",
@@ -91,7 +94,7 @@ class BuildTokenizer:
 
 
 def _unknown_id(config: dict[str, Any]) -> int | None:
-    """Return the id that the model gives to unknown text, if it has one."""
+    """Return the id that the model gives to unknown text, or None if it has no such id."""
     model = config["model"]
     if isinstance(model["vocab"], list):
         unknown = model.get("unk_id")

@@ -1,8 +1,8 @@
-"""Special tokens spelled in text: their counts, and a proof that such text stayed text.
+"""Special tokens that texts contain as plain text: counts, and a check that they stay plain text.
 
-A search for each special token would cost more than tokenizing. So there is one pattern for all
-special tokens with the same first character, and it branches where they differ: even text full of
-such characters costs little more than other text.
+A search for each special token would take longer than tokenizing. So all special tokens with the
+same first character share a pattern, which branches where they differ. Even text full of such
+characters takes little longer than other text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SEPARATOR = b"\xff"  # occurs in no UTF-8 text
 
 
 class SpecialTextCounter:
-    """Counter of special tokens spelled in texts; `found` holds the counts."""
+    """Counter of the special tokens that texts contain as plain text. `found` has the counts."""
 
     def __init__(self, encoding: EncodingSettings) -> None:
         self.found: Counter[str] = Counter()
@@ -42,10 +42,11 @@ class SpecialTextCounter:
         ]
 
     def count(self, texts: Sequence[bytes], ids: npt.NDArray[np.uint32]) -> None:
-        """Count the special tokens that `texts` spell.
+        """Count the special tokens that `texts` contain as plain text.
 
-        Raise `IncompatibleError` if they must stay text, and `ids` hold a special token. `ids` are
-        searched only if a special token is spelled: other text cannot produce one.
+        If they must stay plain text, raise `IncompatibleError` if `ids` contain a special token.
+        The ids are searched only if a special token occurs in `texts`, because other text cannot
+        produce a special token.
         """
         if sum(map(len, texts)) < _LONG * len(texts):
             texts = [_SEPARATOR.join(texts)]  # a call for each short text would cost more

@@ -1,16 +1,16 @@
-"""Special tokens of a tokenizer.json, and configurations in which text cannot spell them.
+"""Special tokens of a tokenizer.json, and configurations that treat them as text or as tokens.
 
 The functions take a parsed tokenizer.json that `tokenizers` can load, and do not change it. The
-merges, most of the file, may be left unparsed (`msgspec.Raw`). One file gives two configurations:
-`literal_config`, in which no text can become a special token, and `parse_config`, in which text
-that spells one does. Both are for encoding only: decode with the file itself, since in a literal
-configuration special tokens have other names.
+merges, most of the file, may be left unparsed (`msgspec.Raw`). A file gives two configurations.
+With `literal_config`, no text can become a special token. With `parse_config`, text that contains a
+special token becomes that token. Both are for encoding only. Decode with the file itself, because
+special tokens have other names in a literal configuration.
 
-Removing a special token from `added_tokens` is not enough. A Unigram model matches every piece of
-its vocabulary in text (T5 gives `</s>` for the five characters), a BPE model with `ignore_merges`
-and a WordPiece model match whole words. So the piece itself gets a name that no text reaches: it
-holds a NUL, spaces and a line feed, which byte-level alphabets, metaspaces and word splitters never
-leave inside a piece. Ids do not move.
+Removing a special token from `added_tokens` is not enough. A Unigram model recognizes every piece
+of its vocabulary in text (T5 gives the token `</s>` for these characters). A BPE model with
+`ignore_merges` and a WordPiece model recognize whole words. So the piece itself gets a name that
+cannot occur in text. The name contains a NUL, spaces and a line feed, which byte-level alphabets,
+metaspaces and word splitters never leave inside a piece. Ids do not change.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def vocab_size(config: Config) -> int:
 
 
 def special_tokens(config: Config) -> dict[str, int]:
-    """Return text and id of every added token marked special, in the order of the file.
+    """Return the id of each added token that is marked special, by its text, in file order.
 
     >>> special_tokens({"added_tokens": [{"id": 3, "content": "</s>", "special": True}]})
     {'</s>': 3}
@@ -81,12 +81,13 @@ def special_tokens(config: Config) -> dict[str, int]:
 
 
 def find_role(config: Config, roles: Mapping[str, str], role: Role) -> SpecialToken | None:
-    """Return the token with the `role`, or None if no token is known to have it.
+    """Return the token with the given `role`, or None if no token is known to have it.
 
-    First the token that `roles` names (`bos_token`, `eos_token`, `pad_token`, as in
-    tokenizer_config.json), if the tokenizer has it; then the first of `BOS_NAMES`, `EOS_NAMES` or
-    `PAD_NAMES` among the added tokens. `<|endoftext|>` is padding only if `roles` says so: else a
-    trainer that masks padding would not learn where documents end.
+    The argument `roles` has entries such as `bos_token`, `eos_token` and `pad_token`, as in
+    tokenizer_config.json. If the tokenizer has the token named there, return that token. Otherwise
+    return the first of `BOS_NAMES`, `EOS_NAMES` or `PAD_NAMES` among the added tokens.
+    `<|endoftext|>` is used for padding only if `roles` says so. Otherwise a trainer that masks
+    padding would not learn where documents end.
 
     >>> config = {"added_tokens": [{"id": 3, "content": "</s>"}], "model": {"vocab": {}}}
     >>> find_role(config, {}, "eos")
@@ -103,25 +104,25 @@ def find_role(config: Config, roles: Mapping[str, str], role: Role) -> SpecialTo
 
 
 def template_bos(config: Config) -> SpecialToken | None:
-    """Return the first token that the post-processor puts before a single text, if any."""
+    """Return the first token that the post-processor puts before a single text, or None."""
     return _template_bos(config.get("post_processor"))
 
 
 def parse_config(config: Config) -> Config:
-    """Return `config` without template, truncation and padding: text can spell special tokens.
+    """Return `config` without template, truncation and padding. Text can become special tokens.
 
-    It shares the vocabulary with `config`: treat both as read-only.
+    The result shares the vocabulary with `config`, so treat both as read-only.
     """
     return {**config, "post_processor": None, "truncation": None, "padding": None}
 
 
 def literal_config(config: Config) -> Config:
-    """Return `config` changed so that no text becomes a special token; other ids stay the same.
+    """Return a copy of `config` with which no text becomes a special token. Ids do not change.
 
-    On ordinary text it gives the ids that `tokenizers` gives with `encode_special_tokens` set and
+    Ordinary text gets the ids that `tokenizers` gives with `encode_special_tokens` set and
     `add_special_tokens=False`. Added tokens that are not marked special (runs of spaces, for
-    example) still match. Costs one pass over the vocabulary and, where a special token takes part
-    in merges, one over those.
+    example) are still recognized. The function passes once over the vocabulary and, if a special
+    token may occur in merges, once over the merges.
     """
     names = {content: _sentinel(number) for content, number in special_tokens(config).items()}
     literal = parse_config(config)
@@ -217,10 +218,11 @@ def _renamed_list(config: Config, names: Mapping[str, str]) -> list[list[Any]]:
 def _may_take_part(
     names: Iterable[str], vocab: Mapping[str, int], prefix: str, merges: Merges
 ) -> bool:
-    """Return whether one of `names` may be a part or the result of a merge, without parsing.
+    """Return whether any of `names` may be a part or the result of a merge.
 
-    A name that is a part of a merge stands in the text of `merges`, where a search finds it if JSON
-    writes it in one way only. For a name that is the result, both parts are in the vocabulary.
+    Unparsed merges are searched as text, so the result may be True without need. A name that is a
+    part of a merge occurs in that text, if JSON can write the name in only one way. A name that is
+    the result of a merge consists of two parts that are in the vocabulary.
     """
     if prefix or not isinstance(merges, msgspec.Raw):
         return True
@@ -249,7 +251,7 @@ def _parsed_merges(merges: Merges) -> list[str | list[str]]:
 def _merges_without(
     merges: Sequence[str | list[str]], names: Mapping[str, str], prefix: int
 ) -> list[str | list[str]]:
-    """Return the merges in which no renamed piece is a part or the result."""
+    """Return the merges in which none of `names` is a part or the result."""
     kept = []
     for merge in merges:
         left, right = merge.split(" ", 1) if isinstance(merge, str) else merge

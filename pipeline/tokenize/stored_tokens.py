@@ -1,4 +1,4 @@
-"""Stored tokens: the settings of encoding, and the ids of a batch joined with BOS and EOS."""
+"""Stored tokens: the settings of encoding, and a function that adds BOS and EOS to ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONG = 1000  # ids a document on average, above which copying each document is 
 
 
 class EncodingSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings by which texts become stored ids."""
+    """Settings with which texts are converted to stored ids."""
 
     engine: str
     dtype: str
@@ -34,17 +34,19 @@ class EncodingSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def added(self) -> int:
-        """Return how many tokens, BOS and EOS, each document has beside those of its text."""
+        """Return the number of tokens that are added to each document: BOS, EOS, both or none."""
         return (self.bos is not None) + (self.eos is not None)
 
 
 def with_bos_eos(
     ids: Ids, offsets: Offsets, *, bos: int | None, eos: int | None, dtype: str, vocab_size: int
 ) -> tuple[npt.NDArray[Any], Offsets]:
-    """Return the stored tokens of all documents of a batch, and the length of each document.
+    """Return the stored tokens of a batch, concatenated, and the number of tokens per document.
 
-    `ids` [n] and `offsets` [documents + 1] are from an engine. Raise `DataprepError` for an id that
-    is not below `vocab_size`: the cast to `dtype` could wrap it silently. Takes under 1 ns a token.
+    The arrays `ids` [n] and `offsets` [documents + 1] come from an engine. The tokens `bos` and
+    `eos` are added to each document unless they are None. Raise `DataprepError` for an id that is
+    not below `vocab_size`, because the cast to `dtype` could silently change it. Takes under 1 ns
+    per token.
     """
     if len(ids) and int(ids.max()) >= vocab_size:
         raise DataprepError(

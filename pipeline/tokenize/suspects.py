@@ -1,12 +1,12 @@
 """Suspects: code points that the two engines may treat differently, and a search for them.
 
 The ids of an engine depend on its Unicode tables: which characters are letters, digits, marks and
-spaces, and how NFC composes and orders them. The tables of gigatoken are of a later Unicode version
-than those of `tokenizers`, so a text that holds a suspect is encoded by `tokenizers`. For the
-versions in `COMPARED` the suspects are the differences that a sweep over all of Unicode found
-(tests/long/test_suspects.py). For all other versions they are the code points beyond ASCII whose
-properties have changed or may change: all but those of the first three planes that have equal
-properties in Unicode 3.2 and in the Unicode of this Python.
+spaces, and how NFC composes and orders them. gigatoken has tables of a later Unicode version than
+`tokenizers`, so a text with a suspect is encoded by `tokenizers`. For the library versions in
+`COMPARED`, the suspects are the differences that a test of all code points found
+(tests/long/test_suspects.py). For all other versions, they are the code points beyond ASCII whose
+properties have changed or may change. Only code points of the first three planes that have equal
+properties in Unicode 3.2 and in the Unicode of this Python are not suspects.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ Range = tuple[int, int]
 
 
 class Suspects:
-    """Set of code points, with a search for texts that hold one of them.
+    """Set of code points, with a search for texts that contain any of them.
 
-    Its tables are made from `ranges` for the first text beyond ASCII.
+    The search tables are made from `ranges` when the first text beyond ASCII is searched.
     """
 
     def __init__(self, ranges: Iterable[Range]) -> None:
@@ -59,7 +59,7 @@ class Suspects:
 
     @cached_property
     def _member(self) -> npt.NDArray[np.bool_]:
-        """Return a table of all code points: whether each is in the set."""
+        """Return for each code point whether it is in the set, bool [0x110000]."""
         member = np.zeros(0x110000, np.bool_)
         for first, last in self._ranges:
             member[first : last + 1] = True
@@ -67,7 +67,10 @@ class Suspects:
 
     @cached_property
     def _pair(self) -> npt.NDArray[np.bool_]:
-        """Return a table of two bytes, as a number: whether a code point in the set begins so."""
+        """Return for each pair of bytes whether a code point in the set begins with it in UTF-8.
+
+        The result is bool [0x10000]. The index is the first byte times 256 plus the second byte.
+        """
         codes = np.flatnonzero(self._member)
         pair = np.zeros(0x10000, np.bool_)
         for stop, lead, shift in ((0x800, 0xC0, 6), (0x10000, 0xE0, 12), (0x110000, 0xF0, 18)):
@@ -77,7 +80,7 @@ class Suspects:
 
     @cached_property
     def _least(self) -> int:
-        """Return the least first byte, in UTF-8, of the code points in the set."""
+        """Return the smallest byte with which a code point in the set begins in UTF-8."""
         return int(self._pair.argmax()) >> 8
 
     def __contains__(self, code: int) -> bool:
@@ -85,7 +88,10 @@ class Suspects:
         return bool(self._member[code])
 
     def among(self, texts: Sequence[bytes]) -> list[int]:
-        """Return the numbers of those `texts`, in UTF-8, that hold a code point of the set."""
+        """Return the positions in `texts` of the texts that contain a code point of the set.
+
+        The texts are in UTF-8.
+        """
         numbers = [number for number, text in enumerate(texts) if not text.isascii()]
         if not numbers:
             return []
@@ -99,7 +105,10 @@ class Suspects:
         return [numbers[place] for place in np.unique(holding).tolist()]
 
     def _places(self, data: npt.NDArray[np.uint8], start: int) -> npt.NDArray[np.intp]:
-        """Return the offsets of code points of the set in the piece of `data` from `start` on."""
+        """Return the offsets in `data` at which code points of the set begin.
+
+        Only the `_PIECE` bytes from `start` on are searched.
+        """
         at: npt.NDArray[np.intp] = np.flatnonzero(data[start : start + _PIECE] >= self._least)
         at += start
         pair = data.take(at).astype(np.uint16)
@@ -120,9 +129,10 @@ class Suspects:
 
 @cache
 def suspects_of(*, compared: bool, nfc: bool) -> Suspects:
-    """Return the suspects; with `compared`, those for the versions in `COMPARED`.
+    """Return the suspects: if `compared` is True, those for the library versions in `COMPARED`.
 
-    With `nfc`, also all characters that NFC changes, or may join to the character before.
+    Otherwise they are the code points beyond ASCII that may change. If `nfc` is True, add all
+    characters that NFC changes, or may join to the character before them.
     """
     known = _parsed(_NORMALIZED + _CLASSIFIED) if compared else _changeable()
     return Suspects(chain(known, _changed_by_nfc() if nfc else ()))
@@ -135,9 +145,10 @@ def _parsed(ranges: str) -> Iterator[Range]:
 
 
 def _changeable() -> Iterator[Range]:
-    """Yield the code points beyond ASCII that Unicode 3.2 lacks, or gives other properties.
+    """Yield ranges of the code points beyond ASCII whose properties have changed or may change.
 
-    All planes after the third, which hold tags and private use, are among them.
+    Unicode 3.2 lacks these code points or gives them other properties. All planes after the third,
+    which hold tags and private use, are included.
     """
     old, new = unicodedata.ucd_3_2_0, unicodedata
     same = [one for one in map(chr, _PLANES) if old.category(one) != "Cn"]
@@ -153,7 +164,7 @@ def _changeable() -> Iterator[Range]:
 
 
 def _changed_by_nfc() -> Iterator[Range]:
-    """Yield the code points that NFC changes, and those that it may join to the one before."""
+    """Yield ranges of the code points that NFC changes or may join to the code point before."""
     yield 0x1161, 0x11FF  # vowels and final consonants of Hangul
     decompositions = map(unicodedata.decomposition, map(chr, _PLANES))
     for code, decomposition in zip(_PLANES, decompositions, strict=True):

@@ -1,17 +1,18 @@
-"""tiktoken rank files as tokenizer.json, so that both engines can run them.
+"""Conversion of tiktoken rank files to tokenizer.json, so that both engines can use them.
 
-A rank file is only the vocabulary: bytes and their rank. The split pattern and the special tokens
-of an encoding live in the code that defines it, so they are taken from the table below by the
-encoding's name, and a file of another name is refused, since a wrong pattern changes every id
-without any sign.
+A rank file has only the vocabulary: bytes and their rank. The split pattern and the special tokens
+of an encoding are part of tiktoken's code. The table below has a copy of them under the name of the
+encoding. A file with another name raises an error, because a wrong pattern would change ids without
+any sign.
 
 tiktoken has no merges: at each step it joins the leftmost neighbours whose joined bytes have the
-lowest rank. Every way to cut a token into two tokens therefore becomes a merge, ordered by the rank
-of the whole. The merges of one token are adjacent in that order; their order among each other could
-matter only where two of them apply to overlapping neighbours (`ab|a|ba`, with `aba` a token), and
-no text tried shows a difference. A word that is itself a token stays whole (`ignore_merges`).
+lowest rank. Every way to cut a token into two tokens therefore becomes a merge. The merges are
+sorted by the rank of the result, so those with the same result are adjacent. Their order among each
+other could matter only if two of them apply to overlapping neighbours (`ab|a|ba`, with `aba` a
+token), and no text tried shows a difference. A word that is itself a token is not divided
+(`ignore_merges`).
 
-Costs about a second for 100,000 ranks.
+The conversion takes about a second for 100,000 ranks.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _O200K_PATTERN = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TiktokenEncoding:
-    """The parts of an encoding that a rank file does not hold."""
+    """The parts of an encoding that a rank file does not contain."""
 
     pattern: str | None
     """The split pattern; None: GPT-2's, which is built into the byte-level pre-tokenizer."""
@@ -88,9 +89,9 @@ ENCODINGS: Mapping[str, TiktokenEncoding] = {
 
 
 def parse_ranks(data: bytes, where: str) -> dict[bytes, int]:
-    """Return the ranks in a .tiktoken file, which has lines ``BASE64 RANK``.
+    """Return the rank of each token in a .tiktoken file, which has lines ``BASE64 RANK``.
 
-    Raise `InputError` about `where` for a damaged file.
+    Raise `InputError` about `where` if the file is damaged.
     """
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(data.split(b"\n"), 1):
@@ -102,7 +103,7 @@ def parse_ranks(data: bytes, where: str) -> dict[bytes, int]:
 
 
 def ranks_to_json(ranks: Mapping[bytes, int], encoding: TiktokenEncoding) -> bytes:
-    """Return a tokenizer.json with the ids that tiktoken gives for `ranks` and `encoding`."""
+    """Return a tokenizer.json that gives the same ids as tiktoken with `ranks` and `encoding`."""
     symbols = byte_symbols()
     table = {byte: ord(symbol) for byte, symbol in enumerate(symbols)}
     names = {token: token.decode("latin-1").translate(table) for token in ranks}
@@ -125,8 +126,9 @@ def byte_level_config(
 ) -> dict[str, Any]:
     """Return a byte-level BPE tokenizer.json as a dict, in the form of the published cl100k_base.
 
-    `vocab` and `merges` are in the byte-level alphabet, `pattern` None splits as GPT-2 does, and
-    with `ignore_merges` a whole word of the vocabulary is one token whatever the merges say.
+    The arguments `vocab` and `merges` are written in the byte-level alphabet (see `byte_symbols`).
+    If `pattern` is None, text is split as by GPT-2. With `ignore_merges`, a word that is in the
+    vocabulary becomes one token, without use of the merges.
     """
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     return {
@@ -157,7 +159,7 @@ def byte_level_config(
 
 
 def byte_symbols() -> str:
-    """Return the byte-level alphabet: the character that stands for each of the 256 bytes.
+    """Return the byte-level alphabet: the character that represents each of the 256 bytes.
 
     >>> byte_symbols()[32], byte_symbols()[65], len(set(byte_symbols()))
     ('Ġ', 'A', 256)

@@ -1,12 +1,12 @@
 """Training of a byte-level BPE tokenizer on given text, in a form that both engines accept.
 
-The result splits text as cl100k_base does, knows all 256 bytes (so nothing is ever unknown and
-decoding gives back the text), and has its special tokens as its last ids. The same texts in the
-same order give the same bytes. The built-in tokenizer was made by this module.
+The tokenizer splits text as cl100k_base does. It knows all 256 bytes, so no text is unknown and
+decoding gives back the text. Its special tokens have the last ids. The same texts in the same order
+give the same file. The built-in tokenizer was made by this module.
 
-Costs about 3 MB/s on one core and, beside the texts' distinct words, the memory of one text; the
-trainer sees whole texts, so pass documents and not one string of a gigabyte. For WordPiece, Unigram
-or a custom split, train with `tokenizers` itself and pass the tokenizer.json to the build.
+Training processes about 3 MB/s on one core. It needs memory for the distinct words of all texts and
+for one whole text, so pass separate documents and not one string of a gigabyte. For WordPiece,
+Unigram or a custom split, train with `tokenizers` itself and pass the tokenizer.json to the build.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SAMPLES = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainReport:
-    """Report of a training: sizes of the tokenizer and its data, and how well it compresses."""
+    """Report of a training: sizes of the tokenizer and of its training texts, and compression."""
 
     vocab_size: int
     """Number of ids, special tokens included."""
@@ -74,12 +74,15 @@ def train_tokenizer(
     min_frequency: int = 2,
     max_bytes: int = 256 << 20,
 ) -> TrainReport:
-    """Train on `texts` and create the tokenizer.json `out`, which must not exist.
+    """Train a tokenizer on `texts` and write it to the file `out`, which must not exist.
 
-    The `special_tokens` are its last ids, in the order given. Stops reading after `max_bytes`
-    UTF-8 bytes; a pair is merged only if it occurs `min_frequency` times. Raises `UsageError`
-    for sizes that cannot work and where `out` exists, before any work; `InputError` where the
-    texts are empty or too few for `vocab_size`; `StorageError` where `out` cannot be written.
+    The `special_tokens` get the last ids, in the given order. Training stops reading after
+    `max_bytes` bytes of UTF-8 text. A pair of tokens is merged only if it occurs at least
+    `min_frequency` times.
+
+    Raise `UsageError`, before any work, for impossible sizes or if `out` exists. Raise `InputError`
+    if the texts are empty or too few for `vocab_size`. Raise `StorageError` if `out` cannot be
+    written.
     """
     if max_bytes < 1:
         raise UsageError(f"must be at least 1, got {max_bytes}", where="max_bytes")
@@ -104,7 +107,7 @@ def train_json(
     special_tokens: tuple[str, ...] = DEFAULT_SPECIAL_TOKENS,
     min_frequency: int = 2,
 ) -> bytes:
-    """Train on all of `texts` and return a compact tokenizer.json of exactly `vocab_size` ids."""
+    """Return a compact tokenizer.json of exactly `vocab_size` ids, trained on all of `texts`."""
     _check_sizes(vocab_size, special_tokens, min_frequency)
     pieces = itertools.chain.from_iterable(map(_pieces, texts))
     first = next(pieces, None)
@@ -124,7 +127,10 @@ def train_json(
 
 
 class _Feed:
-    """Iterator over texts up to `max_bytes` that counts them and samples 64, evenly spaced."""
+    """Iterator over texts that stops once it has yielded `max_bytes` bytes.
+
+    It counts the texts and their bytes, and stores up to 64 evenly spaced texts as samples.
+    """
 
     def __init__(self, texts: Iterable[str], max_bytes: int) -> None:
         self.texts = 0
@@ -163,7 +169,7 @@ class _Feed:
 def _train_model(
     texts: Iterable[str], size: int, min_frequency: int
 ) -> tuple[dict[str, int], list[str]]:
-    """Return vocabulary and merges of a byte-level BPE of at most `size` tokens."""
+    """Return the vocabulary and merges of a BPE of at most `size` tokens, trained on `texts`."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -182,9 +188,9 @@ def _train_model(
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Yield `text` in parts of at most 2**20 characters, cut at line ends where there are any.
+    """Yield `text` in parts of at most 2**20 characters, cut at line ends if there are any.
 
-    The trainer needs some thirty bytes of memory for each character of one text.
+    The trainer needs about thirty bytes of memory for each character of a part.
     """
     start = 0
     while start < len(text):
@@ -197,13 +203,16 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _has_long_run(text: str) -> bool:
-    """Return whether `_LONG_RUN` may match: a search of all text would cost more than training."""
+    """Return whether `_LONG_RUN` may match in `text`.
+
+    This check is much faster than a search for the pattern, which would take longer than training.
+    """
     words = max(map(len, text.split()), default=0)
     return words >= _RUN_CHARACTERS or _LONG_BLANK.search(text) is not None
 
 
 def _without_long_runs(text: str) -> Iterator[str]:
-    """Yield `text`, cut within and around runs of 1,024 characters or more."""
+    """Yield parts of `text`, cut so that no word or white space has more than 1,024 characters."""
     done = 0
     for run in _LONG_RUN.finditer(text):
         yield text[done : run.start()]
@@ -222,7 +231,7 @@ def _bytes_per_token(data: bytes, samples: list[str]) -> float:
 
 
 def _check_absent(out: Path) -> None:
-    """Raise an error, before the training, if `out` exists or its folder does not."""
+    """Raise `UsageError` if `out` exists, or `StorageError` if its folder does not exist."""
     if os.path.lexists(out):
         raise UsageError(
             "exists already", where=str(out), remedy="Choose another --out.", code="E_EXISTS"
