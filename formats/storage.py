@@ -257,7 +257,7 @@ def remove_file(path: Path) -> None:
 
 
 def remove_empty_directory(path: Path) -> None:
-    """Remove a directory; raise `StorageError` if it is not empty."""
+    """Remove a directory. Raise `StorageError` if it is not empty."""
     with storage_errors(path):
         path.rmdir()
 

@@ -90,10 +90,10 @@ def describes(found: bytes, dtype: str, shape: tuple[int, ...]) -> bool:
 
 
 def check(found: bytes, size: int, dtype: str, shape: tuple[int, ...], *, where: str) -> None:
-    """Raise `IntegrityError` about `where` unless a file of `size` bytes holds the given array.
+    """Raise `IntegrityError` about `where` unless a file of `size` bytes holds such an array.
 
-    The argument `found` has the first bytes of the file, as many as `begin` returns. It is empty if
-    `begin` returns None.
+    The array has the given `dtype` and `shape`. The argument `found` holds the first bytes of the
+    file, as many as `begin` returns. It is empty if `begin` returns None.
     """
     if begin(size, dtype, shape) != len(found) or not describes(found, dtype, shape):
         problem = f"expected a .npy array of type {dtype} and shape {shape}"

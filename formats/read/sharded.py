@@ -3,7 +3,7 @@
 Positions count over all shards, so no result depends on where a shard ends. The numbers come from a
 `NumberSource`: `MappedFiles` (a memory copy and no system call) or `PreadFiles` (a system call for
 each window, and errors where a map would end the process). Shards and positions are computed for
-all windows of a batch at once. Computing them for a single window takes as long as copying 64 KiB.
+all windows of a batch at once. Window by window, this would take as long as copying 64 KiB each.
 """
 
 from __future__ import annotations

@@ -48,6 +48,8 @@ class WindowDataset(BatchDataset):
     add the tensors of `SegmentFields`, made from the stored offsets. The first of these options
     doubles the cost of a batch, and each further option adds half the cost of a batch without them.
 
+    With `sample_mask`, batches also say which rows are real samples (see `batch`).
+
     Raise `InputError` if the split does not fill one window. A pickle holds a path and a few
     numbers.
 
