@@ -1,4 +1,4 @@
-"""Inputs that are named like splits: ``test.jsonl``, ``data/test-00000-of-00004.parquet``.
+"""Detection of inputs that are named like splits, such as ``data/test-00000-of-00004.parquet``.
 
 The names are those by which the `datasets` library recognizes splits:
 https://huggingface.co/docs/datasets/repository_structure
@@ -41,7 +41,9 @@ class NamedSplitOptions(Protocol):
 
 
 def split_in_name(name: str) -> str | None:
-    """Return train, val or test if the file name in the path `name` says so, or else a folder.
+    """Return "train", "val" or "test" if the path `name` contains the name of a split, or None.
+
+    The file name is examined first, then the folders, from the innermost outwards.
 
     >>> split_in_name("data/validation-00000-of-00004.parquet"), split_in_name("attest.jsonl")
     ('val', None)
@@ -55,11 +57,11 @@ def split_in_name(name: str) -> str | None:
 
 
 def named_splits(sources: Sequence[Source], hf_split: str | None = None) -> dict[str, list[Source]]:
-    """Return the inputs that are named like splits, by split, if these should be built separately.
+    """Return the inputs that are named like splits, by split, if they should be built separately.
 
-    That is so if inputs for training and held-out inputs are named, if all inputs are held out, or
-    if a file has no other name than, say, ``test``. Otherwise the result is empty: one folder
-    ``test`` among others may hold anything.
+    They should if there are inputs for training and held-out inputs, if all inputs are held out, or
+    if a whole file name is that of a held-out split, such as ``test.jsonl``. Otherwise the result
+    is empty, because a single folder ``test`` beside other folders may contain anything.
     """
     found: dict[str, list[Source]] = {}
     for source in sources:
@@ -82,10 +84,11 @@ def named_split_notes(
     shares: Mapping[str, float | int | None],
     kind: str = "",
 ) -> Iterator[str]:
-    """Yield a note on inputs that are named like splits, and commands that build them separately.
+    """Yield a note on inputs that are named like splits, with commands to build them separately.
 
-    There is no note if all inputs belong to one split, and all records go to one. `shares` are
-    those of the splits of the build; `kind` is the value of ``--kind`` in the commands.
+    There is no note if all inputs belong to the same split and all records go to one split. The
+    argument `shares` has the share of each split of the build. `kind` is the value of ``--kind`` in
+    the commands.
     """
     found = named_splits(sources, options.hf_split)
     if not found and (split := _only_folder(options)):
@@ -107,7 +110,7 @@ def named_split_notes(
 
 
 def _only_folder(options: NamedSplitOptions) -> str | None:
-    """Return val or test if the only input is a folder that is named so, as data/test is."""
+    """Return "val" or "test" if the only input is a folder with such a name, otherwise None."""
     if len(options.input) != 1 or not Path(options.input[0]).is_dir():
         return None
     split = _WORDS.get(Path(options.input[0]).name.lower())
@@ -120,7 +123,10 @@ def _named(inputs: Sequence[Source]) -> str:
 
 
 def _spelled(inputs: Sequence[Source], sources: Sequence[Source]) -> list[str]:
-    """Return values of --input that select `inputs` of all `sources`, one pattern if possible."""
+    """Return values of ``--input`` that select exactly `inputs` from all `sources`.
+
+    If possible, this is a single pattern.
+    """
     paths = sorted(source.path for source in inputs)
     folder = os.path.commonpath(paths)
     if len(paths) == 1:
@@ -139,7 +145,7 @@ def _spelled(inputs: Sequence[Source], sources: Sequence[Source]) -> list[str]:
 
 
 def _short(path: str) -> str:
-    """Return `path` relative to the working directory if it is inside."""
+    """Return `path` relative to the working directory if it lies inside, otherwise unchanged."""
     if path.startswith("hf:"):
         return path
     found = os.path.relpath(path)

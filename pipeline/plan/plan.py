@@ -1,9 +1,9 @@
-"""The plan of a build: everything a worker needs, in one file.
+"""The plan of a build: everything that a worker needs to know, in one file.
 
-A build is cut into units: byte ranges of plain files, whole compressed files, row groups, row
-ranges. The cuts depend on the sizes of the inputs alone, so they are the same for any number of
-workers, and no records are read to find them. Any process can do a unit, given the plan and the
-number of the unit: see `execute.task`.
+A build is divided into units: byte ranges of plain files, whole compressed files, row groups, or
+row ranges. The division depends only on the sizes of the inputs, so it is the same for any number
+of workers, and no records are read to find it. Any process can process a unit, given the plan and
+the number of the unit (see `execute.task`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MAX_SPANS = 4096  # in a unit
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """Part of the input that is done as one task: spans in order."""
+    """Part of the input that is processed as one task. It consists of spans, in order."""
 
     number: int
     spans: tuple[Span, ...]
@@ -53,7 +53,7 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 class Splitting(msgspec.Struct, frozen=True, kw_only=True):
-    """Rule that assigns documents to splits; `ends` is empty if exact sizes are asked for."""
+    """Rule that assigns documents to splits. If splits have exact sizes, `ends` is empty."""
 
     names: tuple[str, ...]
     ends: tuple[str, ...]
@@ -66,9 +66,9 @@ P_co = TypeVar("P_co", covariant=True)
 
 
 class Plan(msgspec.Struct, Generic[P_co], frozen=True, kw_only=True):
-    """Plan of a build, as stored in the staging directory; equal plans give equal results.
+    """Plan of a build, as stored in the staging directory. Equal plans give equal results.
 
-    `payload` holds what only tasks of this kind of build need.
+    The field `payload` has the settings that are specific to this kind of build.
     """
 
     key: str
@@ -82,7 +82,7 @@ class Plan(msgspec.Struct, Generic[P_co], frozen=True, kw_only=True):
 
     @property
     def input_bytes(self) -> int:
-        """Return the bytes of input, as stored."""
+        """Return the number of bytes of all inputs, as stored."""
         return sum(unit.size for unit in self.units)
 
 
@@ -95,7 +95,7 @@ _HEADER = msgspec.json.Decoder(_Header)
 
 
 def load_plan(path: Path, decoder: msgspec.json.Decoder[P]) -> P:
-    """Read the plan in the file `path`; raise `IntegrityError` if `decoder` refuses it."""
+    """Return the plan in the file `path`. Raise `IntegrityError` if `decoder` cannot decode it."""
     try:
         with storage_errors(path):
             return decoder.decode(read_own(path))
@@ -107,17 +107,20 @@ def load_plan(path: Path, decoder: msgspec.json.Decoder[P]) -> P:
 
 
 def kind_of_plan(path: Path) -> str:
-    """Return the address of the kind of the plan in the file `path`."""
+    """Return the address (``module:class``) of the kind of build of the plan in the file `path`."""
     return load_plan(path, _HEADER).kind
 
 
 def plan_key(parts: object) -> str:
-    """Return 16 hex digits that identify everything in `parts`."""
+    """Return 16 hex digits that identify the contents of `parts`."""
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:16]
 
 
 def make_units(sources: tuple[Source, ...], read: ReadOptions) -> tuple[Unit, ...]:
-    """Cut `sources` into units, in order; small neighbours share one."""
+    """Return the units into which `sources` are divided, in order.
+
+    Small inputs that follow each other are combined in a unit.
+    """
     builder = UnitBuilder(unit_bytes(sum(source.size for source in sources)))
     for number, source in enumerate(sources):
         if source.format == "parquet":
@@ -133,7 +136,7 @@ def make_units(sources: tuple[Source, ...], read: ReadOptions) -> tuple[Unit, ..
 
 
 class UnitBuilder:
-    """Builder of units of about `limit` bytes from spans of inputs, in order."""
+    """Builder that combines spans of inputs, in order, into units of about `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -142,14 +145,14 @@ class UnitBuilder:
         self._size = 0
 
     def add(self, span: Span, size: int) -> None:
-        """Add a whole span, of `size` stored bytes, to the current unit or a new one."""
+        """Add an undivided span, of `size` stored bytes, to the current unit or to a new unit."""
         if self._spans and (self._size + size > self._limit or len(self._spans) >= _MAX_SPANS):
             self._close()
         self._spans.append(span)
         self._size += size
 
     def add_bytes(self, number: int, source: Source) -> None:
-        """Add a file, cut into ranges of bytes unless it is compressed."""
+        """Add the file with `number`, divided into byte ranges if it is not compressed."""
         if not source.splittable or source.size == 0:
             self.add(Span(number, 0, source.size), source.size)
             return
@@ -158,7 +161,7 @@ class UnitBuilder:
             self.add(Span(number, start, stop), stop - start)
 
     def add_row_groups(self, number: int, source: Source) -> None:
-        """Add a Parquet file, cut between row groups."""
+        """Add the Parquet file with the given `number`, divided between row groups."""
         groups = parquet_row_groups(source)
         stored = sum(size for _, size in groups) or 1
         start = size = 0
@@ -170,7 +173,7 @@ class UnitBuilder:
         self.add(Span(number, start, len(groups)), source.size * size // stored)
 
     def add_rows(self, number: int, rows: int, size: int) -> None:
-        """Add the `rows` rows of an input of `size` bytes, cut into ranges of rows."""
+        """Add the `rows` rows of an input of `size` bytes, divided into row ranges."""
         step = max(1, self._limit * rows // max(1, size))
         for start in range(0, max(rows, 1), step):
             stop = min(start + step, rows)

@@ -1,7 +1,7 @@
-"""Sample of the inputs, on which engines are compared and from which estimates are made.
+"""Sample of the inputs, for comparing engines and for making estimates.
 
-It holds the first records of up to eight units, evenly spaced. Taking it costs a fraction of a
-second and some megabytes, however large the inputs and the records in them are.
+It has the first records of up to eight units, evenly spaced. For inputs and records of any size,
+taking it needs a fraction of a second and some megabytes of memory.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ _BOM = "\ufeff"
 class Sample:
     """Sample of texts, some of them truncated, and measurements made while it was read.
 
-    `stored_bytes` bytes of input hold `documents` documents with `text_bytes` bytes of text. Of the
-    text, `read_bytes` were read, in `seconds`, and `kept_bytes` are in `texts`.
+    The documents examined are `documents` in number. They take up `stored_bytes` bytes of the input
+    and have `text_bytes` bytes of text. Of this text, `read_bytes` bytes were read, in `seconds`
+    seconds, and `kept_bytes` bytes are in `texts`.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -47,7 +48,10 @@ class Sample:
     """Distinct split keys; none are added once there are more than `FEW_KEYS`."""
 
     def keep(self, texts: Iterable[str], room: int) -> int:
-        """Add the first `room` bytes of `texts` to the sample; return the bytes of all of them."""
+        """Add the first `room` bytes of `texts` to the sample.
+
+        Return the number of bytes of all `texts`.
+        """
         total = 0
         for text in texts:
             data = text.encode()
@@ -59,7 +63,7 @@ class Sample:
         return total
 
     def excerpts(self, count: int, characters: int) -> list[str]:
-        """Return at most `count` texts, evenly spaced in the sample, each cut to `characters`."""
+        """Return at most `count` texts, evenly spaced, cut to at most `characters` characters."""
         step = max(1, len(self.texts) // count)
         return [text[:characters] for text in self.texts[::step][:count]]
 
@@ -67,9 +71,9 @@ class Sample:
 def take_sample(
     sources: Sequence[Source], units: Sequence[Unit], read: ReadOptions, block_bytes: int
 ) -> Sample:
-    """Return a sample of about `block_bytes` of text from each of up to eight units.
+    """Return a sample of about `block_bytes` bytes of text from each of up to eight units.
 
-    If there are fewer units, more is read from those that are compressed files.
+    If there are fewer than eight units, more text is read from units that are compressed files.
     """
     sample = Sample()
     step = max(1, len(units) // _PLACES)
@@ -89,7 +93,10 @@ def take_sample(
 
 
 def _look_at_records(sample: Sample, source: Source, reader: SpanReader, room: int) -> int:
-    """Add the first usable records of a span to `sample`; return their bytes of text."""
+    """Add the first usable records of a span to `sample`, up to `room` bytes of text.
+
+    Return the number of bytes of text that were read.
+    """
     started = time.perf_counter()
     stored = found = 0
     with contextlib.closing(cast("Generator[Batch]", reader.batches())) as batches:
@@ -112,7 +119,10 @@ def _look_at_records(sample: Sample, source: Source, reader: SpanReader, room: i
 
 
 def _look_at_file(sample: Sample, source: Source, reader: SpanReader, room: int) -> int:
-    """Add the beginning of a file that is one document to `sample`; return its bytes of text."""
+    """Add up to `room` bytes from the beginning of a file that is one document to `sample`.
+
+    Return the number of bytes of text that were read, or 0 if the file cannot be used.
+    """
     started = time.perf_counter()
     data, stored = reader.head(room)
     sample.seconds += time.perf_counter() - started

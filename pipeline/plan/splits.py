@@ -1,10 +1,10 @@
-"""Assignment of documents to splits by a keyed hash of the text, or of a field.
+"""Assignment of documents to splits by a keyed hash of their text, or of a field.
 
-A document's split depends only on its key and the seed: when data is added, reordered or
-re-sharded, no document changes its split, and documents with equal keys are in the same split.
-Exact sizes (`--split-mode count`) need all hashes: the cut points are found in two passes with
-constant memory. If a cut falls among documents with one key, these are divided by record id; so
-only with exact sizes can equal documents be in two splits.
+The split of a document depends only on its key and on the seed. When data is added, reordered or
+re-sharded, no document changes its split. Documents with equal keys are in the same split. Exact
+sizes (`--split-mode count`) need all hashes: two passes with constant memory find the cut points.
+If a cut falls among documents with the same key, these documents are divided by record id. So equal
+documents can be in two splits only if exact sizes are requested.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _VERY_FEW_KEYS = 10  # with so few, sizes can be far from the shares
 
 
 def ordered_names(names: Iterable[str]) -> list[str]:
-    """Return the names of splits in the order of their parts: sorted, but `train` last.
+    """Return the names of splits in the order of their parts: sorted, but with `train` last.
 
     >>> ordered_names(["train", "val", "test"])
     ['test', 'val', 'train']
@@ -50,7 +50,7 @@ def ordered_names(names: Iterable[str]) -> list[str]:
 
 
 def hash_keys(keys: Sequence[bytes], seed: int) -> Hashes:
-    """Return the XXH3-64 of each key."""
+    """Return the XXH3-64 hash of each key, uint64 [keys]."""
     digest = xxhash.xxh3_64_intdigest
     return np.fromiter((digest(key, seed) for key in keys), np.uint64, len(keys))
 
@@ -68,7 +68,9 @@ def add_keys(known: set[int], hashes: Hashes) -> None:
 
 
 def thresholds(ratios: Sequence[float]) -> list[int]:
-    """Return the ends of parts of [0, 2**64) of the sizes `ratios`; the last is 2**64 exactly.
+    """Return the ends of the parts if [0, 2**64) is divided in proportion to `ratios`.
+
+    The ratios have the sum 1. The last end is exactly 2**64.
 
     >>> thresholds([0.5, 0.5]) == [2**63, 2**64]
     True
@@ -81,7 +83,10 @@ def thresholds(ratios: Sequence[float]) -> list[int]:
 
 
 def assign(hashes: Hashes, ends: Sequence[int]) -> npt.NDArray[np.intp]:
-    """Return the number of the part in which each hash lies; `ends` are from `thresholds`."""
+    """Return the number of the part that contains each hash, intp [hashes].
+
+    The argument `ends` comes from `thresholds`.
+    """
     inner = np.array([min(end, (1 << 64) - 1) for end in ends[:-1]], np.uint64)
     parts = np.searchsorted(inner, hashes, "right")
     for number, end in enumerate(ends[:-1]):  # an end at 2**64 leaves nothing for later parts
@@ -91,12 +96,13 @@ def assign(hashes: Hashes, ends: Sequence[int]) -> npt.NDArray[np.intp]:
 
 
 def exact_sizes(shares: Sequence[float | int | None], total: int) -> list[int]:
-    """Return how many of `total` documents each part takes.
+    """Return the number of documents in each part, if there are `total` documents.
 
-    A share is a fraction, a number of documents, or None for the rest. Fractions are rounded to
-    the nearest number (half to even), or all down if the sum would exceed `total`. Without a None,
-    which numbers of documents require, the last part takes what rounding leaves. The rest is
-    negative if the others exceed `total`.
+    A share is a fraction, a number of documents, or None for the rest. Fractions of `total` are
+    rounded to the nearest number (half to even). If the sum would exceed `total`, all are rounded
+    down instead. If no share is None, the last part also gets the documents that rounding leaves
+    over. Shares that are numbers of documents require a share that is None. The rest is negative if
+    the other parts exceed `total`.
 
     >>> exact_sizes([10, 0.25, None], 100), exact_sizes([0.29, 0.71], 100)
     ([10, 25, 65], [29, 71])
@@ -115,11 +121,12 @@ def exact_sizes(shares: Sequence[float | int | None], total: int) -> list[int]:
 def cut_points(
     parts: Callable[[], Iterable[HashedDocuments]], sizes: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Return the (hash, record id) at which each part but the last ends, exclusive.
+    """Return the (hash, record id) at which each part except the last ends, exclusive.
 
-    `sizes` are the numbers of documents of the parts. `parts` is called twice, and each time yields
-    all documents. Memory: hashes are counted in 65,536 buckets, and the documents in the bucket of
-    each cut take 16 bytes each; these are few unless many documents have the same key.
+    The argument `sizes` has the number of documents in each part. The function `parts` is called
+    twice, and yields all documents each time. Hashes are counted in 65,536 buckets. Only the
+    documents in the buckets of the cuts are held in memory, at 16 bytes each. They are few unless
+    many documents have the same key.
     """
     ranks = np.cumsum(sizes)[:-1].tolist()
     histogram = np.zeros(1 << _BUCKET_BITS, np.int64)
@@ -149,7 +156,10 @@ def _collect(
 
 
 def _at_rank(members: list[HashedDocuments], rank: int) -> tuple[int, int]:
-    """Return the (hash, record id) at `rank` in sorted order, or one greater than all."""
+    """Return the (hash, record id) at position `rank` in sorted order.
+
+    If there are not that many documents, return a hash that is greater than all others.
+    """
     if rank >= sum(len(records) for _, records in members):
         return 1 << 64, 0
     hashes = np.concatenate([hashes for hashes, _ in members])
@@ -161,7 +171,10 @@ def _at_rank(members: list[HashedDocuments], rank: int) -> tuple[int, int]:
 def assign_exactly(
     hashes: Hashes, records: npt.NDArray[np.int64], cuts: Sequence[tuple[int, int]]
 ) -> npt.NDArray[np.intp]:
-    """Return the number of the part of each document; `cuts` are from `cut_points`."""
+    """Return the number of the part that contains each document, intp [documents].
+
+    The argument `cuts` comes from `cut_points`.
+    """
     parts = np.zeros(len(hashes), np.intp)
     for cut_hash, cut_record in cuts:
         if cut_hash >> 64:
@@ -180,12 +193,12 @@ def split_notes(
     exact: bool = False,
     sampled: bool = False,
 ) -> Iterator[str]:
-    """Yield a note if a split that should have documents has none, or if split keys are very few.
+    """Yield a note if a split is empty against expectation, or if split keys are very few.
 
-    `sizes` are the numbers of documents of the splits, `shares` what the user asked for (0 for no
-    documents, None for the rest). `key` is the field that decides the split, if one does, and
-    `keys` its number of distinct values, which is not exact over `FEW_KEYS`. `exact` says that
-    exact sizes were asked for, `sampled` that `keys` is from a sample.
+    The argument `sizes` has the number of documents in each split, and `shares` has what the user
+    requested (0 for no documents, None for the rest). `key` is the field that decides the split, or
+    None. `keys` is the number of its distinct values, which is not exact above `FEW_KEYS`. `exact`
+    says whether exact sizes were requested, and `sampled` whether `keys` comes from a sample.
 
     >>> list(split_notes({"train": 3, "val": 0}, {"train": 0.9, "val": 0.1}))[0][:30]
     'nothing fell to the split val:'

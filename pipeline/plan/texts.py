@@ -23,7 +23,7 @@ def iterate_texts(
     field: str = "text",
     document: DocumentUnit = "file",
 ) -> Iterator[str]:
-    """Yield the usable texts of `input`, in order; skip records that cannot be used."""
+    """Yield the usable texts of `input`, in order. Records that cannot be used are skipped."""
     options = BuildOptions(input=input, out=_NOWHERE, format=format, field=field, document=document)
     read = ReadOptions(
         field=field, document=document, split_key=None, hf_config=None, hf_split=None

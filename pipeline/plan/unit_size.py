@@ -1,6 +1,6 @@
 """Size of the units of a build.
 
-The module imports nothing: workers are started with it, before the rest is imported.
+This module imports nothing, because a build uses it to start workers before its other imports.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ _MAX_UNITS = 4096
 
 
 def unit_bytes(total: int) -> int:
-    """Return the bytes of input of a unit: a power of two, from the total alone.
+    """Return the number of input bytes per unit, a power of two, from the `total` of all inputs.
 
-    8 MiB for small inputs, so that two workers share them evenly; then 32 MiB, and from 128 GiB on
-    enough to keep the number of units (and so of files) near 4,096.
+    It is 8 MiB for small inputs, so that two workers have equal work. For larger inputs it is 32
+    MiB. From 128 GiB on, it is large enough to limit the number of units (and so of files) to about
+    4,096.
 
     >>> [unit_bytes(n << 20) for n in (1, 256, 7_000, 10_000_000)]
     [8388608, 33554432, 33554432, 4294967296]
