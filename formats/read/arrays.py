@@ -107,8 +107,8 @@ class NamedArray:
     def take(self, rows: Rows) -> Array:
         """Return a copy of the rows numbered `rows` [k]: an array [k, *row_shape].
 
-        This costs one memory copy for any number of shards. Raise `IndexError` for a row outside 0
-        .. `rows` - 1.
+        This costs one memory copy for any number of shards. Raise `IndexError` for a row outside
+        0 .. `rows` - 1.
         """
         if len(rows) and self._width:
             check_inside(self._called, rows, 1, self.rows)

@@ -275,7 +275,7 @@ class Stream:
 
 
 def bases(counts: Iterable[int]) -> Positions:
-    """Return the sum of the `counts` before each count, with the total at the end.
+    """Return the cumulative sums of `counts`, from 0 to the total: int64 [len(counts) + 1].
 
     >>> bases([3, 0, 4]).tolist()
     [0, 3, 3, 7]
@@ -403,9 +403,10 @@ class WindowPlaces:
         return at, inside
 
     def _make_near(self) -> tuple[np.int64, Positions]:
-        """Compute `_near`: the number of low bits of a start, and the shift by its high bits.
+        """Set `_near` and return it: a number of bits, and an array of shifts.
 
-        The shift is `_NOWHERE` if the high bits do not determine it.
+        A start without its low bits (that number of bits) is an index into the array. The shift is
+        `_NOWHERE` if the other bits of a start do not determine it.
         """
         pieces = max(_PIECES, min(_MOST_PIECES, _PIECES_OF_EDGES * len(self._edges)))
         bits = max(0, (self._total - 1).bit_length() - pieces.bit_length() + 1)

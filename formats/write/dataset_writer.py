@@ -304,7 +304,7 @@ class ArrayWriter(DatasetWriter):
         return self._shard(name, hashed, dtype, shape)
 
     def _shard(self, name: str, hashed: FileHash, dtype: str, shape: tuple[int, ...]) -> ArrayShard:
-        """Extend the CRC-32 of an array by the numbers of its next shard, and return its entry."""
+        """Return the manifest entry of a shard, and add its numbers to the CRC-32 of the array."""
         array, header = name.partition("/")[0], npy.header(dtype, shape, npy.PAGE)
         self._numbers[array] = crc32_combine(
             self._numbers[array], crc32_of_numbers(hashed, header), hashed.size - len(header)

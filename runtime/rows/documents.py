@@ -41,9 +41,9 @@ class DocumentDataset(BatchDataset):
     rounded up to a multiple of `multiple`.
 
     ``"shifted"`` label `j` is the token after input `j`, and `IGNORED_LABEL` (-100) for the last
-    token. ``"unshifted"`` labels equal the inputs, for models that shift labels themselves, with
-    -100 for the first token, which nothing predicts. Both kinds are -100 in padding, and wherever
-    the loss mask of the dataset says not to train.
+    token. ``"unshifted"`` labels equal the inputs, for models that shift labels themselves, and
+    the first label is -100, because nothing predicts the first token. Both kinds are -100 in
+    padding, and wherever the loss mask of the dataset says not to train.
 
     Arguments:
         max_length: the most tokens of a document in a row; None: all of them.

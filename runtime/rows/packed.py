@@ -187,8 +187,8 @@ class PackedDataset(BatchDataset):
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
         """Return two arrays: where the pieces of `samples` start and stop in the split's stream.
 
-        Samples that are `PADDING` have no pieces. Raise `IndexError` for a sample outside 0 .. len
-        - 1.
+        Samples that are `PADDING` have no pieces. Raise `IndexError` for a sample outside
+        0 .. len - 1.
         """
         _, start, length = self._pieces(samples[samples != PADDING])
         return start, start + length

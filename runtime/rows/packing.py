@@ -352,7 +352,7 @@ def _best_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
 def _share(rows: Ints, times: npt.NDArray[Any], count: int) -> tuple[Ints, Ints]:
     """Return the first of `rows`, as many as `count` pieces need, and the number of pieces in each.
 
-    The array `times` holds the greatest number of pieces that each row can hold.
+    The array `times` has, for each row, the number of pieces that fit into it.
     """
     ends = np.cumsum(times, dtype=np.int64)
     used = min(int(np.searchsorted(ends, count)) + 1, len(rows))

@@ -269,7 +269,7 @@ class SegmentFields:
     - `cu_seqlens`: int32 [rows x n + 1], where each segment of the flattened batch stops (see
       `Segments.cu_seqlens`). The option is n, the greatest number of segments in a row; True stands
       for seq_len, which is always enough. It also adds `max_seqlen`: int64 [], the length of the
-      longest segment.
+      longest segment or gap of padding.
 
         >>> begin, length, document = np.array([0]), np.array([3]), np.array([7])
         >>> batch = Segments(rows=1, seq_len=4, begin=begin, length=length, document=document)

@@ -45,8 +45,8 @@ class WindowDataset(BatchDataset):
 
     The option `stride` is in tokens and defaults to `seq_len`: windows side by side. Tokens after
     the last complete window are not used. The options `position_ids`, `doc_ids` and `cu_seqlens`
-    add the tensors of `SegmentFields`, made from the stored offsets. The first of these options
-    doubles the cost of a batch, and each further option adds half the cost of a batch without them.
+    add the tensors of `SegmentFields`, made from the stored offsets. One of these options doubles
+    the cost of a batch, and each further option adds half the cost of a batch without them.
 
     With `sample_mask`, batches also say which rows are real samples (see `batch`).
 
@@ -117,8 +117,8 @@ class WindowDataset(BatchDataset):
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
         """Return two arrays: where each of `samples` starts and stops in the split's stream.
 
-        Samples that are `PADDING` have no entry. Raise `IndexError` for a sample outside 0 .. len -
-        1.
+        Samples that are `PADDING` have no entry. Raise `IndexError` for a sample outside
+        0 .. len - 1.
         """
         starts = self._starts(samples[samples != PADDING])
         return starts, starts + self._span
