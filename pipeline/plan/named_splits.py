@@ -59,9 +59,9 @@ def split_in_name(name: str) -> str | None:
 def named_splits(sources: Sequence[Source], hf_split: str | None = None) -> dict[str, list[Source]]:
     """Return the inputs that are named like splits, by split, if they should be built separately.
 
-    They should if there are inputs for training and held-out inputs, if all inputs are held out, or
-    if a whole file name is that of a held-out split, such as ``test.jsonl``. Otherwise the result
-    is empty, because a single folder ``test`` beside other folders may contain anything.
+    They should be if there are both training inputs and held-out inputs, if all inputs are held
+    out, or if the name of a file is only that of a split, such as ``test.jsonl``. Otherwise the
+    result is empty, because a single folder ``test`` beside other folders may contain anything.
     """
     found: dict[str, list[Source]] = {}
     for source in sources:

@@ -152,7 +152,7 @@ class UnitBuilder:
         self._size += size
 
     def add_bytes(self, number: int, source: Source) -> None:
-        """Add the file with `number`, divided into byte ranges if it is not compressed."""
+        """Add file `number`, divided into byte ranges unless it is compressed."""
         if not source.splittable or source.size == 0:
             self.add(Span(number, 0, source.size), source.size)
             return
@@ -161,7 +161,7 @@ class UnitBuilder:
             self.add(Span(number, start, stop), stop - start)
 
     def add_row_groups(self, number: int, source: Source) -> None:
-        """Add the Parquet file with the given `number`, divided between row groups."""
+        """Add file `number`, a Parquet file, divided between row groups."""
         groups = parquet_row_groups(source)
         stored = sum(size for _, size in groups) or 1
         start = size = 0
@@ -173,7 +173,7 @@ class UnitBuilder:
         self.add(Span(number, start, len(groups)), source.size * size // stored)
 
     def add_rows(self, number: int, rows: int, size: int) -> None:
-        """Add the `rows` rows of an input of `size` bytes, divided into row ranges."""
+        """Add the `rows` rows of input `number`, of `size` bytes, divided into row ranges."""
         step = max(1, self._limit * rows // max(1, size))
         for start in range(0, max(rows, 1), step):
             stop = min(start + step, rows)

@@ -41,7 +41,9 @@ _VERY_FEW_KEYS = 10  # with so few, sizes can be far from the shares
 
 
 def ordered_names(names: Iterable[str]) -> list[str]:
-    """Return the names of splits in the order of their parts: sorted, but with `train` last.
+    """Return the names of splits in the order in which parts are assigned to them.
+
+    The names are sorted, but `train` comes last.
 
     >>> ordered_names(["train", "val", "test"])
     ['test', 'val', 'train']
@@ -158,7 +160,7 @@ def _collect(
 def _at_rank(members: list[HashedDocuments], rank: int) -> tuple[int, int]:
     """Return the (hash, record id) at position `rank` in sorted order.
 
-    If there are not that many documents, return a hash that is greater than all others.
+    If there are not that many documents, return (2**64, 0), which is greater than all others.
     """
     if rank >= sum(len(records) for _, records in members):
         return 1 << 64, 0
@@ -193,7 +195,7 @@ def split_notes(
     exact: bool = False,
     sampled: bool = False,
 ) -> Iterator[str]:
-    """Yield a note if a split is empty against expectation, or if split keys are very few.
+    """Yield a note if a split that should have documents is empty, or if split keys are few.
 
     The argument `sizes` has the number of documents in each split, and `shares` has what the user
     requested (0 for no documents, None for the rest). `key` is the field that decides the split, or

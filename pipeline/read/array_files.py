@@ -63,11 +63,11 @@ class ArrayLayout(NamedTuple):
 
 
 class ArrayFile(Protocol):
-    """Interface of open array files."""
+    """Interface of an opened array file, from which rows of arrays can be read."""
 
     @property
     def layouts(self) -> Mapping[str, ArrayLayout]:
-        """Return the layouts of the arrays by name."""
+        """Return the layout of each array in the file, by name."""
 
     def read(self, name: str, start: int, stop: int) -> Array:
         """Return the rows `start` (inclusive) to `stop` (exclusive) of the array `name`.

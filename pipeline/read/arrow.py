@@ -71,7 +71,7 @@ class BatchLimits:
 
 
 class Table(Protocol):
-    """Interface of open tables."""
+    """Interface of an opened table, from which rows are read as Arrow record batches."""
 
     @property
     def schema(self) -> Any:
@@ -134,7 +134,7 @@ def portions(
     batches: Iterable[Any],
     convert: Callable[[Any, int, int], Iterable[P]],
 ) -> Iterator[P]:
-    """Yield the portions that `convert` makes of `batches`, the record batches of `span`.
+    """Yield the portions that `convert` makes from `batches`, which have the rows of `span`.
 
     The function is called as ``convert(rows, row, record)`` with a record batch, the number of its
     first row in the table, and the number of that row in the span. If the function raises one of

@@ -222,9 +222,10 @@ def _sizes_of(array: Any) -> npt.NDArray[np.int64]:
 
 
 def _cuts(sizes: npt.NDArray[np.int64]) -> list[int]:
-    """Return the row numbers between which the batches lie, for rows of `sizes` bytes.
+    """Return the bounds of the batches: row numbers from 0 to the number of rows.
 
-    A batch has at most `TEXT_BYTES` bytes. A larger row has a batch of its own.
+    The argument `sizes` has the size of each row in bytes. A batch has at most `TEXT_BYTES` bytes.
+    A larger row has a batch of its own.
     """
     ends = np.cumsum(sizes)
     huge = np.flatnonzero(sizes > MAX_RECORD_BYTES).tolist()

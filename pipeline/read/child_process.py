@@ -2,9 +2,9 @@
 
 One wrong byte in a Parquet file can abort the process that reads it, without an exception. Inside a
 `reading_apart()` block, functions decorated with `apart` or `streamed_apart` therefore run in a
-child process, and a crash becomes an error about the file. All calls use the same child, which the
-first call starts. Outside such a block the functions run in the calling process. Workers call them
-there, because the coordinator reports the crash of a worker. Decorated functions must be defined at
+child process, and a crash becomes an error about the file. The first call starts the child, and all
+later calls use it. Outside such a block the functions run in the calling process. Workers need no
+such block, because the coordinator reports their crashes. Decorated functions must be defined at
 the top level of a module, and their arguments and results must be picklable.
 
 The child is a fork, which starts in some milliseconds. If this process has several threads and has
@@ -147,7 +147,7 @@ class _Child:
         )  # fmt: skip
 
     def end(self) -> None:
-        """Kill the child unless it has ended already. It only reads files, so nothing is lost."""
+        """Kill the child unless it has ended. The child only reads files, so nothing is lost."""
         self._connection.close()
         if self._status is None:
             ended, status = os.waitpid(self._process, os.WNOHANG)

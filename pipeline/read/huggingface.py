@@ -62,9 +62,10 @@ def _remember(key: _Key, dataset: Any) -> None:
 
 
 def hf_dataset(source: Source, config: str | None, split: str | None) -> Any:
-    """Return the `datasets.Dataset` of `source`, opened at most once while it is in the cache.
+    """Return the `datasets.Dataset` of `source`, from a cache if it was opened before.
 
-    Raise `InputError` if its files have changed when it is opened.
+    When the dataset is opened, raise `InputError` if its files have changed since the build was
+    planned.
     """
     key = (source, config, split)
     if key not in _opened:
@@ -76,7 +77,7 @@ def hf_dataset(source: Source, config: str | None, split: str | None) -> Any:
 
 
 def _open(source: Source, config: str | None, split: str | None) -> Any:
-    """Return a `datasets.Dataset` saved by `save_to_disk` or from the hub.
+    """Return the dataset at `source`, a folder made by `save_to_disk` or a name on the hub.
 
     No code of the dataset is run. Raise `InputError` if it cannot be opened, and `StorageError` if
     the hub cannot be reached.

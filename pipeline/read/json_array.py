@@ -192,7 +192,7 @@ class _ArrayBuffer:
         self._keep(chunk)
 
     def finish(self) -> Elements:
-        """Return an empty `Elements` whose `consumed` has the bytes after the last element.
+        """Return an empty `Elements`, whose `consumed` counts the bytes after the last element.
 
         Raise `InputError` if the array was not closed.
         """
@@ -261,7 +261,7 @@ class _ArrayBuffer:
         self._begin_after(cuts[-1])
 
     def _begin_after(self, size: int) -> None:
-        """Begin a new element. The last one had `size` bytes and ended at a comma or bracket."""
+        """Begin a new element, after an element of `size` bytes and a comma or bracket."""
         self._offset += size + 1
         self._size = 0
         self._waiting = []

@@ -182,9 +182,9 @@ def _check(value: Any, path: tuple[str, ...], wanted: Any) -> BadLineError | Non
 class JsonRows:
     """Decoder of wanted fields in JSON lines. `wanted` maps the path of each field to its type.
 
-    If a record has a field whose own name is the dotted path, it takes precedence over the nested
-    field. The function `explain` returns the error for an object that lacks a wanted value. With
-    `constants`, that object may contain NaN and infinities, which are otherwise invalid JSON.
+    If a record has a field whose own name is the dotted path, that field takes precedence over the
+    nested field. The function `explain` returns the error for an object that lacks a wanted value.
+    With `constants`, that object may contain NaN and infinities, which are otherwise invalid JSON.
     """
 
     def __init__(
@@ -236,7 +236,10 @@ class JsonRows:
     def _any_rows(
         self, data: bytes, octets: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]
     ) -> list[Any] | None:
-        """Return the rows of lines that may have any further fields, or None if a proof fails."""
+        """Return the rows of `data`, whose lines may have any other fields, too.
+
+        Return None if a proof fails.
+        """
         if not (is_utf8(data) and self._shallow(data, octets, starts)):
             return None
         try:
@@ -324,7 +327,7 @@ class _DottedRows:
 
 
 def _names_of(raw: bytes) -> Collection[str]:
-    """Return the names of the fields of a JSON object, or nothing if `raw` is not an object."""
+    """Return the field names of the JSON object `raw`, or () if it is not an object."""
     try:
         return msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).keys()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -354,7 +357,7 @@ class _Key:
         return self.count(data, 0) > 0
 
     def once_a_line(self, data: bytes, octets: npt.NDArray[np.uint8], lines: int) -> bool:
-        """Return whether the key occurs only once in each of `lines` lines, if no line lacks it."""
+        """Return whether each of `lines` lines has the key only once, given that all have it."""
         first = self._quoted[0]
         if len(self._quoted) == 1 and len(first) >= 4 and count_of(octets, first) <= lines:
             return True

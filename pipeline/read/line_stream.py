@@ -336,9 +336,9 @@ class _Inflated:
 
 
 def _line_start(data: bytes, at: int) -> int:
-    r"""Return the offset of the first line in `data` that starts at or after `at`, which is not 0.
+    r"""Return the offset of the first line in `data` that starts at or after the offset `at`.
 
-    If there is no such line, return the length of `data`.
+    The argument `at` is at least 1. If there is no such line, return the length of `data`.
 
     >>> _line_start(b"ab\ncd\n", 1), _line_start(b"ab\ncd\n", 3), _line_start(b"ab", 1)
     (3, 3, 2)

@@ -147,7 +147,7 @@ class _Document:
         self.data = bytearray()  # a list of lines would take forty bytes more for each
 
     def extend(self, data: bytes, size: int, limit: int) -> None:
-        """Add `size` bytes to the document, of which `data` has all or the first.
+        """Add `size` bytes to the document. `data` has these bytes, or only the first of them.
 
         If the document becomes larger than `limit`, only its beginning is stored.
         """
@@ -223,7 +223,8 @@ class _BatchBuilder:
 def _lines(block: Block) -> Iterator[tuple[int, bytes, int]]:
     r"""Yield (offset, bytes, size) of each line. Only `\n` ends a line.
 
-    The bytes include the newline. For a line that is too long, they are only its beginning.
+    The bytes include the newline. For a line that is too long, they are only its beginning, but
+    `size` is its full length.
     """
     if block.too_long:
         yield block.offset, block.data, block.too_long
@@ -238,7 +239,7 @@ def _lines(block: Block) -> Iterator[tuple[int, bytes, int]]:
 def _runs(block: Block) -> Iterator[tuple[int, bytes, int]]:
     """Yield (offset, bytes, size) of each blank line and of each run of lines between blank lines.
 
-    A block in which all lines are blank is yielded undivided.
+    If all lines of the block are blank, they are yielded together.
     """
     if block.too_long:
         yield block.offset, block.data, block.too_long

@@ -93,7 +93,7 @@ def _wait_and_end(pipe: int) -> None:
 def seconds_allowed() -> float:
     """Return the seconds of processor time allowed for a record.
 
-    They come from the environment variable `SECONDS_VARIABLE`, which workers inherit.
+    The value comes from the environment variable `SECONDS_VARIABLE`, which workers inherit.
     """
     try:
         seconds = float(os.environ.get(SECONDS_VARIABLE, _SECONDS))

@@ -85,9 +85,9 @@ class SpanReader(StreamReader):
             )
 
     def head(self, size: int) -> tuple[bytes, int]:
-        """Return the first `size` bytes of a text file, and about their number of stored bytes.
+        """Return the first `size` bytes of a text file, and how many stored bytes they take up.
 
-        The numbers differ if the file is compressed.
+        The second number is approximate if the file is compressed.
         """
         data = b""
         with contextlib.closing(self._stream.chunks()) as chunks:

@@ -132,7 +132,7 @@ def excerpt(raw: bytes) -> str:
 
 
 def without_text(reject: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of an entry of rejects.jsonl without the texts that may quote the record."""
+    """Return a copy of an entry of rejects.jsonl that quotes no text of the record."""
     return reject | {"detail": "", "excerpt": None}
 
 

@@ -145,7 +145,7 @@ class _GigatokenBatches(_Gigatoken):
         return ids[first:last], offsets - first
 
     def _sound(self) -> bool:
-        """Return whether texts have the same ids in a batch, with `awkward_stub`, as one by one."""
+        """Return whether a batch encoded with `awkward_stub` has the same ids as single texts."""
         texts = [b"Two words", b"", "caf\u00e9 \u6211".encode()]
         try:
             ids, offsets = self.encode(texts)
@@ -163,7 +163,7 @@ def _offsets(counts: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.in
 
 
 class _GigatokenOrReference:
-    """Engine that encodes texts with suspect characters by the reference, others by gigatoken.
+    """Engine that uses the reference for texts with suspect characters, else gigatoken.
 
     For suspect characters see `suspects`. The reference is loaded when the first such text occurs.
     """
@@ -270,7 +270,10 @@ class PreEncoded:
 
 
 class _LoadedTokenizers:
-    """The engine tokenizers (https://github.com/huggingface/tokenizers), loaded already."""
+    """The engine tokenizers (https://github.com/huggingface/tokenizers).
+
+    It is made from a tokenizer that is loaded already.
+    """
 
     batch_bytes = 1 << 20  # its encodings take about a hundred bytes of memory per token
 
@@ -287,7 +290,7 @@ class _LoadedTokenizers:
     def spread(self, threads: int) -> None:
         """Set the environment variables by which `tokenizers` chooses its number of threads.
 
-        It reads the first variable at each call, but the second variable only once.
+        It reads TOKENIZERS_PARALLELISM at each call, but RAYON_NUM_THREADS only once.
         """
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
         os.environ["RAYON_NUM_THREADS"] = str(threads)
@@ -372,9 +375,9 @@ def choose_engine(
 
 
 def _gigatoken_reason(compared: int) -> str:
-    """Return the reason for choosing gigatoken, and say for which texts it is used.
+    """Return a text that says why gigatoken is used, and for which texts.
 
-    The number `compared` is that of the texts on which the engines were compared.
+    The argument `compared` is the number of texts on which the engines were compared.
     """
     equal = f"equal to tokenizers on {compared} texts of this build, and used where"
     if _are_installed(COMPARED):

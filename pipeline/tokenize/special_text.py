@@ -44,7 +44,7 @@ class SpecialTextCounter:
     def count(self, texts: Sequence[bytes], ids: npt.NDArray[np.uint32]) -> None:
         """Count the special tokens that `texts` contain as plain text.
 
-        If they must stay plain text, raise `IncompatibleError` if `ids` contain a special token.
+        Raise `IncompatibleError` if they must stay plain text, but `ids` contain a special token.
         The ids are searched only if a special token occurs in `texts`, because other text cannot
         produce a special token.
         """

@@ -117,12 +117,12 @@ def parse_config(config: Config) -> Config:
 
 
 def literal_config(config: Config) -> Config:
-    """Return a copy of `config` with which no text becomes a special token. Ids do not change.
+    """Return a copy of `config` with which no text becomes a special token.
 
-    Ordinary text gets the ids that `tokenizers` gives with `encode_special_tokens` set and
-    `add_special_tokens=False`. Added tokens that are not marked special (runs of spaces, for
-    example) are still recognized. The function passes once over the vocabulary and, if a special
-    token may occur in merges, once over the merges.
+    The ids of all pieces stay the same. Ordinary text gets the ids that `tokenizers` gives with
+    `encode_special_tokens` set and `add_special_tokens=False`. Added tokens that are not marked
+    special (runs of spaces, for example) are still recognized. The function passes once over the
+    vocabulary and, if a special token may occur in merges, once over the merges.
     """
     names = {content: _sentinel(number) for content, number in special_tokens(config).items()}
     literal = parse_config(config)

@@ -129,10 +129,12 @@ class Suspects:
 
 @cache
 def suspects_of(*, compared: bool, nfc: bool) -> Suspects:
-    """Return the suspects: if `compared` is True, those for the library versions in `COMPARED`.
+    """Return the set of code points that the two engines may treat differently.
 
-    Otherwise they are the code points beyond ASCII that may change. If `nfc` is True, add all
-    characters that NFC changes, or may join to the character before them.
+    If `compared` is True, these are the differences that are known for the library versions in
+    `COMPARED`. Otherwise, they are the code points beyond ASCII whose properties may change. If
+    `nfc` is True, the set also contains the characters that NFC changes or may join to the
+    character before.
     """
     known = _parsed(_NORMALIZED + _CLASSIFIED) if compared else _changeable()
     return Suspects(chain(known, _changed_by_nfc() if nfc else ()))
