@@ -61,8 +61,8 @@ from .read.child_process import reading_apart
 from .read.process_limits import available_cores
 from .read.sources import Source
 from .report import BuildReport
+from .staging.checkpoints import finished_units, load_result
 from .staging.directory import Staging, leftovers
-from .staging.resume import finished_units, load_result
 from .staging.writeback import Writeback
 
 __all__ = ["check_disk", "run_build", "run_estimate", "used_bytes"]

@@ -1,16 +1,19 @@
-"""Checkpoints: arrays of an interrupted build that the same command uses again.
+"""Finished units and checkpoints of an interrupted build, which the same command uses again.
 
-A checkpoint is a .npy file, and a sealed note with the hash of that file. Both are written by a
-rename. A file that does not match its note is ignored. Checkpoints lie in the staging directory of
-the build, whose key depends on all inputs and options, and are removed together with it.
+The files of a finished unit are hashed again before they are used, and a damaged unit is removed.
+A checkpoint is an array of a build of pairs: a .npy file, and a sealed note with the hash of that
+file. Both are written by a rename. A file that does not match its note is ignored. Units and
+checkpoints lie in the staging directory of the build, whose key depends on all inputs and options,
+and are removed together with it.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,18 +27,21 @@ from dataprep.formats.storage import (
     create_directory,
     remove_empty_directory,
     remove_file,
+    remove_tree,
     replace_file,
     write_file,
 )
 
-from ..execute.task import UNIT_PREFIX, temporary_name
+from ..execute.task import RESULT_NAME, UNIT_PREFIX, UnitResult, temporary_name, unit_name
 from ..own_files import open_for_reading, read_own, seal, unseal
 from .directory import Staging, abandoned
 
-__all__ = ["Checkpoints"]
+__all__ = ["Checkpoints", "finished_units", "load_result"]
 
 _FOLDER = f"{UNIT_PREFIX}pairs"  # by the prefix `Staging.has_work` finds it
 _READ_BYTES = 4 << 20
+
+R = TypeVar("R", bound=UnitResult)
 
 
 class _Note(msgspec.Struct, frozen=True):
@@ -112,6 +118,38 @@ def _write(path: Path, array: npt.NDArray[Any]) -> _Note:
         if array.size:
             writer.write(array.reshape(-1).view(np.uint8).data)
         return _Note(array.dtype.str, array.shape, writer.close().sha256)
+
+
+def finished_units(
+    staging: Staging, count: int, threads: int, decoder: msgspec.json.Decoder[R]
+) -> list[R]:
+    """Return the results of the finished units whose files are intact.
+
+    Damaged units are removed, so that they are processed again. `count` is the number of units in
+    the plan.
+    """
+    present = [number for number in range(count) if (staging.units / unit_name(number)).is_dir()]
+    with ThreadPoolExecutor(threads) as pool:
+        checked = list(pool.map(lambda number: _check(staging.units, number, decoder), present))
+    return [result for result in checked if result is not None]
+
+
+def _check(units: Path, number: int, decoder: msgspec.json.Decoder[R]) -> R | None:
+    directory = units / unit_name(number)
+    try:
+        result = load_result(units, number, decoder)
+        whole = all(_sha256(directory / name) == sha for name, sha in result.hashes().items())
+    except (OSError, ValueError):  # msgspec's errors are of this kind too
+        whole = False
+    if whole and result.number == number:
+        return result
+    remove_tree(directory)
+    return None
+
+
+def load_result(units: Path, number: int, decoder: msgspec.json.Decoder[R]) -> R:
+    """Return the result of unit `number`. Raise `ValueError` if its file was changed."""
+    return decoder.decode(unseal(read_own(units / unit_name(number) / RESULT_NAME)))
 
 
 def _sha256(path: Path) -> str:

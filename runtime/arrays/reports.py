@@ -6,6 +6,7 @@ Statistics read the whole dataset once, in blocks. For a million pairs with 384 
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,7 +121,7 @@ def resident_bytes(directory: Path) -> int | None:
     Only pages that are in memory now are counted. None if /proc/self/smaps cannot be read. Costs
     milliseconds, because the kernel counts the pages of every map.
     """
-    inside = f"{directory}/".encode()
+    inside = b" " + os.fsencode(f"{directory.resolve()}/")  # as the kernel names mapped files
     total, counts = 0, False
     try:
         with Path("/proc/self/smaps").open("rb") as lines:

@@ -36,19 +36,20 @@ from ..opening import open_data
 from ..ranks import data_parallel
 from ..specs import BuiltRows, RowKind, RowSpec, row_spec, spec_of, with_options
 from ..types import BatchDataset, Collate
-from .built_tasks import (
-    check_masked_options,
-    labels_for,
-    require_form,
-    require_task,
-    with_hidden_tokens,
-)
 from .config import LoaderConfig
 from .iterable_loader import foreign_stream_loader
 from .map_loader import Buckets, foreign_loader, is_stream, makes_batches
 from .random_split import Part, check_fraction, split_parts
 from .task import TaskSpec
-from .tokenized_texts import TEXT_TASK_TYPES, tokenized
+from .task_data import (
+    TEXT_TASK_TYPES,
+    check_masked_options,
+    labels_for,
+    require_form,
+    require_task,
+    tokenized,
+    with_hidden_tokens,
+)
 
 __all__ = ["DataModule", "UniversalDataModule", "loaders_of"]
 

@@ -71,7 +71,7 @@ def test_results_of_units(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / RESULT_NAME).write_bytes(seal(msgspec.json.encode(result)))
     arguments = f"Path({str(tmp_path)!r}), 0, decoder"
-    found = ends("dataprep.pipeline.staging.resume", "load_result", arguments)
+    found = ends("dataprep.pipeline.staging.checkpoints", "load_result", arguments)
     assert found == {"0": PROCESSES}
 
 
