@@ -2,22 +2,13 @@
 
 The module of a subcommand is imported when the subcommand is used, and the heavy libraries are
 imported when its work begins. So ``dataprep --help`` imports click and nothing else.
-
-SIGINT and SIGTERM end the process, even during a long call of a library. Python runs signal
-handlers between its own instructions, but one call of a tokenizer or one sync of a file may take a
-minute. Builds resume, so their process may be ended at any moment. The main thread has
-`_GRACE_SECONDS` to exit; then another thread prints the same error and ends the process with the
-same exit code. Further signals are ignored, so a second Ctrl-C does not interrupt the clean-up.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import os
-import signal
 import sys
-import threading
-import time
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
@@ -28,14 +19,9 @@ from dataprep import __version__
 
 from . import failure, output
 from .command import COMPLETE_VARIABLE, EPILOG_START, HELP_WIDTH, SuggestingGroup
+from .signals import Signals
 
 __all__ = ["COMMANDS", "dataprep", "main", "run"]
-
-_GRACE_SECONDS = 1.0
-_RAISED: dict[int, type[BaseException]] = {
-    signal.SIGINT: KeyboardInterrupt,
-    signal.SIGTERM: failure.Terminated,
-}
 
 # Name, the module that holds it as `command`, and its one line of help: listing the commands must
 # not import them. A test keeps these lines equal to the commands' own.
@@ -136,49 +122,6 @@ def _finished(code: int, arguments: Sequence[str]) -> int:
     return code
 
 
-class _Signals:
-    """Handlers of SIGINT and SIGTERM, which the constructor installs.
-
-    Make the instance in the main thread. A signal that is already ignored is still ignored, such as
-    SIGINT in a background job of a script.
-    """
-
-    def __init__(self) -> None:
-        self._code: int | None = None
-        self._lock = threading.Lock()
-        reading, writing = os.pipe()
-        os.set_blocking(writing, False)  # set_wakeup_fd requires it
-        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        threading.Thread(target=self._watch, args=(reading,), daemon=True).start()
-        for number in _RAISED:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, _stop)
-
-    def output_complete(self, code: int) -> None:
-        """Record that all output is written and that the process is about to exit with `code`."""
-        with self._lock:
-            self._code = code
-
-    def _watch(self, reading: int) -> None:
-        while (number := os.read(reading, 1)[0]) not in _RAISED:
-            pass
-        time.sleep(_GRACE_SECONDS)
-        with self._lock:
-            if self._code is None:
-                self._code = failure.report(_RAISED[number](), sys.argv[1:])
-            os._exit(self._code)
-
-
-def _stop(number: int, frame: object) -> NoReturn:
-    for each in _RAISED:
-        signal.signal(each, _ignore)
-    raise _RAISED[number]
-
-
-def _ignore(number: int, frame: object) -> None:
-    """Do nothing. With SIG_IGN instead, Python complains about a signal that is already pending."""
-
-
 def main() -> NoReturn:
     """Run the command line of this process and end with its exit code."""
     output.prepare()
@@ -189,7 +132,7 @@ def main() -> NoReturn:
             output.quiet_libraries()
         if sys.stderr is not None:
             faulthandler.enable()
-        signals = _Signals()
+        signals = Signals()
     except OSError as error:  # too few files may be open
         sys.exit(failure.report(error, sys.argv[1:]))
     if instruction := os.environ.get(COMPLETE_VARIABLE):

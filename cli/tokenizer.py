@@ -86,7 +86,7 @@ def train(
     Every text can be encoded, and decodes to itself. Reads the first 256 MiB of text, and holds the
     distinct words of that text in memory.
     """
-    from dataprep.pipeline.plan.texts import iterate_texts
+    from dataprep.pipeline.plan.sample import iterate_texts
     from dataprep.pipeline.tokenize.train import DEFAULT_SPECIAL_TOKENS, train_tokenizer
 
     texts = iterate_texts(input, format_, field, document)

@@ -66,7 +66,7 @@ LAYERS: dict[str, list[tuple[str, ...]]] = {
         ("main",),
         ("build", "inspect", "order", "verify", "convert", "clean", "tokenizer", "completion"),
         ("options", "progress", "summary"),
-        ("command",),
+        ("command", "signals"),
         ("failure",),
         ("output",),
     ],

@@ -4,37 +4,55 @@ First each file is read once and checked by itself: header, numbers, splits, rej
 happen in several threads. Then pairs of arrays are compared, and the arrays are read again, a block
 of rows at a time. Two arrays are compared only if neither has a finding, so that damage in one
 array is not reported for the other.
+
+No negative of a pair may be a known positive, that is, a source paired with the same question.
+Known positives are sorted in memory, at most `_IN_MEMORY` at a time, so that memory does not grow
+with the dataset. A larger dataset is read once for each of these parts. Pairs converted from
+another layout (`pairs.foreign`) keep their original negatives, which may repeat and may be other
+positives of the question. For these pairs, a negative is a finding only if it is the source of the
+pair itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
+from ..checksums import BLOCK_BYTES
 from ..errors import DataprepError
 from ..manifest.arrays import (
     PROVENANCE,
     ArrayEntry,
     ArrayManifest,
     ArrayShard,
+    PairSizes,
     pair_sizes,
     storage_dtype,
 )
 from ..manifest.identity import UNSERVED, array_content_id, crc32_combine
+from ..read.arrays import NamedArray
+from ..read.open_files import Files
+from ..read.staleness import BuildGuard
 from .offsets import OffsetRule, checked_offsets
-from .pairs import blocks, check_known_positives, finding_at, open_rows
 from .reader import Task, Verification, VerifyPlan, run_tasks
 from .records import REJECTS_NAME, check_row_splits
-from .rules import Rule, array_rules, from_inputs, scaled_unit
+from .report import Finding
+from .rules import Rule, array_rules, from_inputs, index_in_row, is_converted, scaled_unit
 from .shards import positions_of
 
 __all__ = ["array_plan"]
 
 _OFFSETS = "pair_keyword_offsets"
+_IN_MEMORY = 1 << 22  # known positives at once: 32 MiB, and as much again to sort them
+_BINS = 1 << 16
+_PAIR = 16  # bytes of a question and a source
+Ids = npt.NDArray[np.int64]
 
 
 def array_plan(manifest: ArrayManifest) -> VerifyPlan:
@@ -143,7 +161,7 @@ def _cross_checks(run: Verification, manifest: ArrayManifest) -> Iterator[Task]:
         if entry.unit and entry.scale is not None and sound(name, entry.scale):
             yield partial(_check_scaled, run, manifest, name, entry.scale)
     if manifest.pairs is not None and sound("pair_index", "hard_negatives"):
-        yield partial(check_known_positives, run, manifest)
+        yield partial(_check_known_positives, run, manifest)
 
 
 def _check_scaled(run: Verification, manifest: ArrayManifest, name: str, scale: str) -> None:
@@ -151,16 +169,149 @@ def _check_scaled(run: Verification, manifest: ArrayManifest, name: str, scale: 
 
     The argument `scale` is the name of the array of scales. Only the first wrong row is reported.
     """
-    numbers, scales = open_rows(run, manifest, name, scale)
+    numbers, scales = _open_rows(run, manifest, name, scale)
     width = prod(numbers.row_shape)
     try:
-        for start, stop in blocks(run, numbers.rows, width):
+        for start, stop in _blocks(run, numbers.rows, width):
             rule = scaled_unit(scales.read(start, stop))
             found = rule.find(numbers.read(start, stop).reshape(-1, width))
             if found is not None:
                 at, problem = found
                 row, problem = start + at // width, f"{problem}, times its scale in {scale}"
-                run.findings.add(finding_at(numbers, row, at % width, rule.code, problem))
+                run.findings.add(_finding_at(numbers, row, at % width, rule.code, problem))
                 return
     except DataprepError as error:
         run.findings.add_error(error, name)
+
+
+def _check_known_positives(run: Verification, manifest: ArrayManifest) -> None:
+    """Check that no negative of a pair is a positive of its question.
+
+    In converted datasets only the source of the pair itself counts as a positive. The cost is a
+    sort of the pairs and a binary search for each negative.
+    """
+    sizes = pair_sizes(manifest.arrays, manifest.rows)
+    if not sizes.pairs or not sizes.negatives:
+        return
+    index, negatives = _open_rows(run, manifest, "pair_index", "hard_negatives")
+    try:
+        found = _Negatives(run=run, sizes=sizes, index=index, negatives=negatives)
+        found.check_own() if is_converted(manifest) else found.check()
+    except DataprepError as error:
+        run.findings.add_error(error, "hard_negatives")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Negatives:
+    """Search for negatives that are known positives, one range of questions at a time."""
+
+    run: Verification
+    sizes: PairSizes
+    index: NamedArray
+    negatives: NamedArray
+
+    def check(self) -> None:
+        """Add a finding about the first negative that is a known positive, if there is one."""
+        for low, high in self._ranges():
+            if self._search(low, high, self._known_pairs(low, high)):
+                return
+
+    def check_own(self) -> None:
+        """Add a finding about the first negative that is its own pair's source."""
+        for start, stop in _blocks(self.run, self.sizes.pairs, 8 * self.sizes.negatives):
+            pairs, chosen = self.index.read(start, stop), self.negatives.read(start, stop)
+            hits = np.flatnonzero(chosen == pairs[:, 1:])
+            if len(hits):
+                row, column = divmod(int(hits[0]), self.sizes.negatives)
+                self._report(start + row, column, pairs[row, 1], pairs[row, 0])
+                return
+
+    def _ranges(self) -> Iterator[tuple[int, int]]:
+        """Yield ranges of questions that have at most `_IN_MEMORY` pairs together.
+
+        A range of a single bin of questions may have more.
+        """
+        if self.sizes.pairs <= _IN_MEMORY:
+            yield 0, self.sizes.questions
+            return
+        width = -(-self.sizes.questions // _BINS)
+        counts = np.zeros(_BINS, np.int64)
+        for start, stop in _blocks(self.run, self.sizes.pairs, _PAIR):
+            bins = np.clip(self.index.read(start, stop)[:, 0] // width, 0, _BINS - 1)
+            counts += np.bincount(bins, minlength=_BINS)
+        low = held = 0
+        for number, count in enumerate(counts.tolist()):
+            if held and held + count > _IN_MEMORY:
+                yield low, number * width
+                low, held = number * width, 0
+            held += count
+        yield low, self.sizes.questions
+
+    def _known_pairs(self, low: int, high: int) -> Ids:
+        """Return the pairs of the questions `low` to `high`, each encoded as an int64, sorted."""
+        found = []
+        for start, stop in _blocks(self.run, self.sizes.pairs, _PAIR):
+            pairs = self.index.read(start, stop)
+            pairs = pairs[(pairs[:, 0] >= low) & (pairs[:, 0] < high)]
+            found.append(pairs[:, 0] * self.sizes.sources + pairs[:, 1])
+        known: Ids = np.concatenate(found)
+        known.sort()
+        return known
+
+    def _search(self, low: int, high: int, known: Ids) -> bool:
+        """Return whether a negative of the questions `low` to `high` is in `known`.
+
+        A finding about the first such negative is added.
+        """
+        count = self.sizes.negatives
+        for start, stop in _blocks(self.run, self.sizes.pairs, 8 * count):
+            questions = self.index.read(start, stop)[:, 0]
+            rows = np.flatnonzero((questions >= low) & (questions < high))
+            if not len(rows):
+                continue
+            chosen = self.negatives.read(start, stop)[rows]
+            keys = (questions[rows, None] * self.sizes.sources + chosen).reshape(-1)
+            nearest = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+            hits = np.flatnonzero(known[nearest] == keys)
+            if len(hits):
+                row, column = divmod(int(hits[0]), count)
+                at = int(rows[row])
+                self._report(start + at, column, chosen[row, column], questions[at])
+                return True
+        return False
+
+    def _report(self, row: int, column: int, source: int, question: int) -> None:
+        problem = f"is source {source}, must be no known positive of question {question}"
+        found = _finding_at(self.negatives, row, column, "E_POSITIVE", problem)
+        self.run.findings.add(found)
+
+
+def _open_rows(run: Verification, manifest: ArrayManifest, *names: str) -> list[NamedArray]:
+    """Return the arrays `names`, opened for reading without memory mapping."""
+    files = Files(run.directory, run.files, BuildGuard(run.directory), "pread")
+    return [NamedArray(files, name, manifest.arrays[name]) for name in names]
+
+
+def _blocks(run: Verification, rows: int, width: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of consecutive blocks of rows of `width` bytes.
+
+    A block has a MiB or less, but at least one row. Raise `VerificationStopped` after an
+    interruption.
+    """
+    step = max(1, BLOCK_BYTES // max(1, width))
+    for start in range(0, rows, step):
+        run.advance(0)
+        yield start, min(start + step, rows)
+
+
+def _finding_at(array: NamedArray, row: int, at: int, code: str, problem: str) -> Finding:
+    """Return a finding about number `at` of row `row`, with the shard and bytes that hold it."""
+    entry, item, base = array.entry, array.dtype.itemsize, array.stream.base
+    number = row * prod(entry.row) + at
+    shard = int(np.searchsorted(base, number, "right")) - 1
+    start = int(array.files.offsets[shard]) + item * (number - int(base[shard]))
+    return Finding(
+        code=code, file=entry.shards[shard].file,
+        problem=f"row {row}{index_in_row(entry.row, at)} {problem}",
+        start=start, stop=start + item, block=start // BLOCK_BYTES, row=row,
+    )  # fmt: skip

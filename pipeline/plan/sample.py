@@ -1,30 +1,37 @@
-"""Sample of the inputs, for comparing engines and for making estimates.
+"""Texts of the inputs outside of a build: a sample of them, or all in order.
 
-It has the first records of up to eight units, evenly spaced. For inputs and records of any size,
-taking it needs a fraction of a second and some megabytes of memory.
+The sample serves to compare engines and to make estimates. It has the first records of up to eight
+units, evenly spaced. For inputs and records of any size, taking it needs a fraction of a second and
+some megabytes of memory. All texts are read to train a tokenizer.
 """
 
 from __future__ import annotations
 
 import codecs
 import contextlib
+import os
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
+from ..options import BuildOptions, DocumentUnit, InputFormat
+from ..read.child_process import reading_apart
+from ..read.discovery import find_sources
 from ..read.reader import ReadOptions, SpanReader
 from ..read.records import MAX_DOCUMENT_BYTES, MAX_RECORD_BYTES, Batch
 from ..read.sources import Source
-from .plan import Unit
+from .plan import Unit, make_units
 from .splits import FEW_KEYS
 
-__all__ = ["Sample", "take_sample"]
+__all__ = ["Sample", "iterate_texts", "take_sample"]
 
 _PLACES = 8
 _SPANS = 16  # that are read of one unit, which may have thousands of small files
 _TRIES = 16  # blocks that are read of a span if their texts are short of the wanted size
 _BOM = "\ufeff"
+_NOWHERE = Path(os.devnull)  # as the output directory: it can contain no input
 
 
 @dataclass(kw_only=True, slots=True)
@@ -138,3 +145,23 @@ def _look_at_file(sample: Sample, source: Source, reader: SpanReader, room: int)
     sample.text_bytes += size
     sample.read_bytes += len(data)
     return sample.keep([text], room)
+
+
+def iterate_texts(
+    input: tuple[str, ...],  # noqa: A002 (the name of the option)
+    format: InputFormat | None = None,  # noqa: A002
+    field: str = "text",
+    document: DocumentUnit = "file",
+) -> Iterator[str]:
+    """Yield the usable texts of `input`, in order. Records that cannot be used are skipped."""
+    options = BuildOptions(input=input, out=_NOWHERE, format=format, field=field, document=document)
+    read = ReadOptions(
+        field=field, document=document, split_key=None, hf_config=None, hf_split=None
+    )
+    with reading_apart():
+        sources = tuple(find_sources(options))
+        for unit in make_units(sources, read):
+            for span in unit.spans:
+                reader = SpanReader(sources[span.source], span, read)
+                for batch in reader.batches():
+                    yield from batch.texts

@@ -21,7 +21,7 @@ from dataprep.formats.manifest import arrays as array_manifest
 from dataprep.formats.manifest.arrays import ArrayManifest
 from dataprep.formats.manifest.common import CONFIG_NAME
 from dataprep.formats.read.arrays import open_arrays
-from dataprep.formats.verify import pairs as verify_pairs
+from dataprep.formats.verify import arrays as verify_arrays
 from dataprep.formats.verify.verify import verify
 from tests.scenes.array_datasets import make_embeddings, make_pairs
 from tests.scenes.verified import content_of, put, reseal
@@ -124,11 +124,11 @@ def test_negatives_agree_with_a_reference(
             fitting = value % 4 if array == "pair_index" and at == 0 else value
             values[row, at] = fitting
             put(path, manifest, array, row, at, fitting)
-    verify_pairs._IN_MEMORY, verify_pairs._BINS = held, bins
+    verify_arrays._IN_MEMORY, verify_arrays._BINS = held, bins
     try:
         findings = verify(path, "structure").findings
     finally:
-        verify_pairs._IN_MEMORY, verify_pairs._BINS = 1 << 22, 1 << 16
+        verify_arrays._IN_MEMORY, verify_arrays._BINS = 1 << 22, 1 << 16
     found = {(finding.code, finding.row) for finding in findings}
     assert found == reference(index, negatives) or (
         # parts are looked through by question, so another row may come first
