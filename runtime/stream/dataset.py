@@ -1,4 +1,4 @@
-"""`StreamDataset`: the samples of a map-style dataset, read in whole blocks, as an iterable.
+"""`StreamDataset`: iterable dataset that reads the samples of a map-style dataset in whole blocks.
 
 A stream is for storage with expensive random reads: rotating disks, network file systems, data
 larger than the page cache. If the data fits into memory, `create_loader` is as fast, shuffles
@@ -8,8 +8,8 @@ An epoch is one sequence of all samples, a pure function of (dataset, seed, epoc
 It is divided among the ranks, and the part of each rank among its workers, in contiguous runs
 (`runtime/stream/deal.py`): every sample comes once, all ranks make the same number of steps, and
 each worker reads forward. So the samples of each batch depend only on (seed, epoch, topology). A
-stopped run continues after its last step, also on another topology: the rest of the epoch is then
-divided again.
+stopped run continues after its last step, also on a different topology: the rest of the epoch is
+then divided again.
 
 Each worker holds the tokens of one window of blocks, or of the shuffle buffer, in memory. If a
 window contains the end of one run and the start of the next, both workers read it.
@@ -78,16 +78,18 @@ class StreamDataset(IterableDataset[Batch]):
         buffer: number of samples in the shuffle buffer. None: 8,192. If `block`, `window` or
             `buffer` is None, `load_state_dict` uses the value in the state.
         dp_rank, dp_size: the rank of this process and the number of data-parallel processes.
-        end: decides about samples that do not fill a step of all ranks: ``"drop"`` (fewer than
-            dp_size x batch_size are not served), ``"pad"`` (`PADDING` rows, marked in
-            `sample_mask`, fill the step), or for one rank ``"partial"`` (a shorter batch).
+        end: what happens to samples that do not fill a step of all ranks. ``"drop"``: these
+            samples, fewer than dp_size x batch_size, are not served. ``"pad"``: `PADDING` rows,
+            marked in `sample_mask`, fill the step. ``"partial"``, for one rank only: they make a
+            shorter batch.
         infinite: continue with the next epoch without end; there is no `len` then.
 
     Without worker processes, a pass serves one epoch and the next pass the next epoch, as with
     `Loader`; a pass that the caller leaves early does not count and is served again. With
-    ``infinite`` the next pass continues where the last one was left. Worker processes do not know
-    which batches the trainer has received: `stream_loader` counts them. A stock DataLoader with
-    workers serves the epoch that `set_epoch` set, and warns when it serves the same epoch again.
+    ``infinite`` the next pass continues where the caller left the last pass. Worker processes do
+    not know which batches the trainer has received: `stream_loader` counts them. A stock DataLoader
+    with workers serves the epoch that `set_epoch` set, and warns when it serves the same epoch
+    again.
 
     The constructor raises `UsageError` for arguments that are invalid or do not fit together, such
     as a path for `dataset`.
@@ -157,9 +159,9 @@ class StreamDataset(IterableDataset[Batch]):
         self.set_epoch(epoch)
 
     def topology(self, workers: int = 1) -> Topology:
-        """Return the topology with `workers` worker processes.
+        """Return the ranks, the batch size and `workers` workers per rank as a `Topology`.
 
-        The value 1 also means that there are no worker processes.
+        Pass 1 if there are no worker processes. A stream of single samples has batch size 1.
         """
         return Topology(
             dp_size=self.dp_size, workers=workers,
@@ -174,10 +176,11 @@ class StreamDataset(IterableDataset[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass serve `epoch` from its beginning, also in workers that exist already.
 
-        If a state was loaded and no pass has begun from it, its progress stays if it is in `epoch`,
-        and is dropped with a warning otherwise. If the loaded state had finished `epoch`, the call
-        has no effect, so that the epoch is not served again. Call this method between passes: a
-        worker that is just starting a pass may or may not see the change.
+        If a state was loaded and no pass has begun from it, the next pass still continues from the
+        state if the state is in `epoch`. With a different epoch, the loaded progress is dropped
+        with a warning. If the loaded state had finished `epoch`, the call has no effect, so that
+        the epoch is not served again. Call this method between passes: a worker that is just
+        starting a pass may or may not see the change.
         """
         epoch = whole_number("epoch", epoch)
         if epoch == self._finished:
@@ -226,7 +229,7 @@ class StreamDataset(IterableDataset[Batch]):
         return next(self.batches(self._next(workers)))
 
     def count(self, batches: Iterator[Batch], start: StreamProgress) -> Iterator[Batch]:
-        """Yield `batches` (of a pass that began at `start`), each after counting it.
+        """Yield `batches` (of a pass that began at `start`), each after adding it to the progress.
 
         This method is for `stream_loader`. Because a batch is counted before it is yielded, the
         state that a trainer saves includes the batch it has just received.
@@ -247,10 +250,10 @@ class StreamDataset(IterableDataset[Batch]):
     def state_dict(self) -> dict[str, Any]:
         """Return the progress of the trainer as JSON values, the same on every rank.
 
-        Batches that were yielded count. The state has less than 1 KB, and some 20 bytes more for
-        each change of ranks, workers or batch size in the epoch (at most 32 changes). The call
-        takes microseconds. Raise `UsageError` if workers of a stock DataLoader read the stream,
-        because the progress of the trainer is not known then.
+        It includes all batches that were yielded. The state has less than 1 KB, and some 20 bytes
+        more for each change of ranks, workers or batch size in the epoch (at most 32 changes). The
+        call takes microseconds. Raise `UsageError` if workers of a stock DataLoader read the
+        stream, because the progress of the trainer is not known then.
         """
         if get_worker_info() is not None or (self._shared.used and not self.counted):
             raise UsageError(
@@ -260,16 +263,16 @@ class StreamDataset(IterableDataset[Batch]):
         return dump_state(self.definition, self._now, self._n, self.end)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass continue where `state` was taken, on this topology or another.
+        """Make the next pass continue where `state` was taken, on any topology.
 
         With the same ranks, workers and batch size, every rank continues with exactly the batches
         that it would have received. Otherwise the rest of the epoch is divided again, and each
         sample still comes once. If the rest is less than a step, the next pass serves the next
-        epoch, and `epoch` names that epoch.
+        epoch, and `epoch` is the number of that epoch.
 
-        Raise `IncompatibleError` if the state was saved by a newer version, or with another
-        dataset, seed or shuffle. Raise `UsageError` if it is damaged. The call takes constant time,
-        or time in proportion to ranks x workers if these have changed.
+        Raise `IncompatibleError` if the state was saved by a newer version, or with a different
+        dataset, seed or shuffle. Raise `UsageError` if `state` is not a valid state. The call takes
+        constant time, or time in proportion to ranks x workers if these have changed.
         """
         sizes = self._sizes_of(state)
         place = parse_state(state, self._identity(self._ordered(*sizes)), self._n, self.end)
@@ -306,7 +309,10 @@ class StreamDataset(IterableDataset[Batch]):
         )  # fmt: skip
 
     def _sizes_of(self, state: object) -> Sizes:
-        """Return the sizes of this stream, with default sizes replaced by the sizes in `state`."""
+        """Return the sizes of this stream, with default sizes replaced by the sizes in `state`.
+
+        Raise `UsageError` if such a size in `state` is not a whole number.
+        """
         stored = state if isinstance(state, Mapping) else {}
         names = [
             name
@@ -336,7 +342,10 @@ class StreamDataset(IterableDataset[Batch]):
         self._shared.finish(worker, version)
 
     def batches(self, start: StreamProgress, worker: int = 0) -> Iterator[Batch]:
-        """Yield the batches that worker number `worker` makes in a pass that begins at `start`."""
+        """Yield the batches that worker number `worker` makes in a pass that begins at `start`.
+
+        Without worker processes, worker 0 makes all batches of the rank.
+        """
         reader = ChunkReader(self.dataset, self.order, self.block)
         size = self.batch_size or 1
         for run in runs_of(
@@ -360,7 +369,10 @@ class StreamDataset(IterableDataset[Batch]):
         return {name: field if name in OF_THE_BATCH else field[0] for name, field in batch.items()}
 
     def _identity(self, order: StreamOrder) -> dict[str, Any]:
-        """Return the fields that determine the order, in which a state must match this stream."""
+        """Return the fields that identify this stream when it is read in `order`, as JSON values.
+
+        A state fits the stream if its fields of these names have equal values.
+        """
         return {
             "algorithm": ALGORITHM, "content_id": self.dataset.split.content_id,
             "definition": dict(self.dataset.definition), "samples": self._n, "seed": self.seed,

@@ -49,7 +49,10 @@ MAX_STAGES = 32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Topology:
-    """Numbers of ranks, of workers per rank (1 if there are none), and of samples per batch."""
+    """Numbers of ranks, of workers per rank, and of samples per batch.
+
+    The number of workers is 1 if there are no worker processes.
+    """
 
     dp_size: int = 1
     workers: int = 1
@@ -67,7 +70,10 @@ class Topology:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """Number of steps that every rank has made under one topology."""
+    """A part of an epoch that was served on one topology, and the number of steps in this part.
+
+    Every rank has made this number of steps.
+    """
 
     topology: Topology
     steps: int = 0
@@ -76,6 +82,8 @@ class Stage:
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges:
     """A sequence of positions, given as non-empty ranges `starts[i]` to `stops[i]`: int64 [k].
+
+    `part` and `select` take indices into the sequence, not positions.
 
     >>> Ranges.of(np.array([0, 5, 9]), np.array([2, 9, 10])).part(1, 5).as_list()
     [(1, 2), (5, 8)]
@@ -86,7 +94,10 @@ class Ranges:
 
     @classmethod
     def of(cls, starts: Positions, stops: Positions) -> Ranges:
-        """Return `Ranges` of increasing ranges. Empty ones are dropped, adjacent ones joined."""
+        """Return the `Ranges` from `starts` to `stops`, which must be sorted and must not overlap.
+
+        Empty ranges are dropped, and adjacent ranges are joined.
+        """
         kept = starts < stops
         starts, stops = starts[kept].astype(np.int64), stops[kept].astype(np.int64)
         if not len(starts):
@@ -104,13 +115,13 @@ class Ranges:
         return list(zip(self.starts.tolist(), self.stops.tolist(), strict=True))
 
     def part(self, first: int, stop: int) -> Ranges:
-        """Return items `first` to `stop` of the sequence of positions."""
+        """Return the positions at indices `first` to `stop` of the sequence."""
         return self.select(np.array([first]), np.array([stop]))
 
     def select(self, firsts: Positions, stops: Positions) -> Ranges:
-        """Return items `firsts[i]` to `stops[i]` of the sequence of positions, for each i.
+        """Return the positions at indices `firsts[i]` to `stops[i]` of the sequence, for each i.
 
-        The values in `firsts` and `stops` must increase, and the stretches must not overlap.
+        The values in `firsts` and `stops` must increase, and the index ranges must not overlap.
         """
         kept = firsts < stops
         firsts, stops = firsts[kept], stops[kept]
@@ -128,12 +139,12 @@ class Ranges:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deal:
-    """A sequence of `samples` positions divided among the ranks and workers of a topology.
+    """Division of a sequence of `samples` positions among the ranks and workers of a topology.
 
-    The argument `end` is as in `GlobalBatchSampler`. With ``"drop"`` the last `samples` % (dp_size
-    x batch_size) positions belong to no rank. With ``"pad"`` and ``"partial"`` the parts of the
-    ranks differ by at most one sample, and the last batch of a rank may not be full (or, with
-    several ranks, may be empty).
+    The attribute `end` has the meaning that it has in `GlobalBatchSampler`. With ``"drop"`` the
+    last `samples` % (dp_size x batch_size) positions belong to no rank. With ``"pad"`` and
+    ``"partial"`` the parts of the ranks differ by at most one sample, and the last batch of a rank
+    may not be full (or, with several ranks, may be empty).
 
     >>> deal = Deal(samples=10, topology=Topology(workers=2, batch_size=2), end="drop")
     >>> deal.steps, deal.run(0, 0), deal.run(0, 1), deal.left(3).tolist()
@@ -151,7 +162,7 @@ class Deal:
         return whole + (rest > 0 and self.end != "drop")
 
     def run(self, rank: int, run: int, item: int = 0) -> tuple[int, int]:
-        """Return start and stop, in the sequence, of run `run` of rank `rank`.
+        """Return the indices in the sequence at which run `run` of rank `rank` starts and stops.
 
         The first `item` batches of the run are left out.
         """
@@ -159,16 +170,16 @@ class Deal:
         return int(starts[0, 0]), int(stops[0, 0])
 
     def items(self, run: int) -> int:
-        """Return the number of batches in run `run`.
+        """Return the number of batches in run `run`, which is the same on every rank.
 
         The runs of a rank differ by at most one batch.
         """
         return self.steps // self.topology.workers + (run < self.steps % self.topology.workers)
 
     def left(self, steps: int) -> Positions:
-        """Return the ranges of the sequence that are left after `steps` steps of every rank.
+        """Return the parts of the sequence that are left after `steps` steps of every rank.
 
-        The array is int64 [k, 2], with start and stop of each range.
+        The array is int64 [k, 2], with the first index and the stop of each part.
         """
         workers, ranks = self.topology.workers, self.topology.dp_size
         runs = np.arange(workers)
@@ -198,9 +209,10 @@ class Deal:
     def _runs(
         self, ranks: Positions, runs: Positions, items: Positions
     ) -> tuple[Positions, Positions]:
-        """Return starts and stops of `runs` of each of `ranks`: two int64 arrays [ranks, runs].
+        """Return the indices at which `runs` of each of `ranks` start and stop.
 
-        The first `items[i]` batches of run `runs[i]` are left out.
+        The result is two int64 arrays [ranks, runs]. The first `items[i]` batches of run `runs[i]`
+        are left out.
         """
         each, more = divmod(self.steps, self.topology.workers)
         first = runs * each + np.minimum(runs, more)
@@ -213,7 +225,11 @@ class Deal:
 
 
 class WorkerRun(NamedTuple):
-    """The `positions` of one epoch that a worker reads, and the number of batches (`items`)."""
+    """The part of an epoch that one worker of a rank reads.
+
+    `positions` are the positions to read, and `items` is the number of batches to make. With
+    ``end="pad"`` the last batch may contain nothing but padding.
+    """
 
     epoch: int
     positions: Ranges
@@ -242,11 +258,11 @@ def left_after(samples: int, stages: tuple[Stage, ...], end: StreamEnd) -> Range
 def enter(
     samples: int, epoch: int, stages: tuple[Stage, ...], topology: Topology, end: StreamEnd
 ) -> tuple[int, tuple[Stage, ...]]:
-    """Return the epoch and the stages from which a pass with `topology` continues.
+    """Return the epoch and the stages with which a pass on `topology` begins.
 
-    The last of the returned stages has this topology. If the rest of the epoch is less than a step
-    of this topology, the result is the beginning of the next epoch. Raise `UsageError` if the epoch
-    was served under more than `MAX_STAGES` topologies.
+    The pass continues after `stages` of `epoch`. The last of the returned stages belongs to
+    `topology`. If the rest of the epoch is less than a step of this topology, the pass begins with
+    the next epoch. Raise `UsageError` if the epoch was served on more than `MAX_STAGES` topologies.
     """
     if stages and stages[-1].topology == topology:
         before, own = stages[:-1], stages[-1]
@@ -275,7 +291,9 @@ def runs_of(
 ) -> Iterator[WorkerRun]:
     """Yield the runs that worker `worker` of rank `rank` reads, at most one for each epoch.
 
-    The argument `stages` comes from `enter`. There is one epoch, or endlessly many if `infinite`.
+    The arguments `epoch` and `stages` come from `enter`. If `infinite` is true, the following
+    epochs come after this epoch, without end.
+
     torch requests the first step of a pass from worker 0. So worker 0 reads the run that contains
     the next step, worker 1 the run that contains the step after it, and so on.
     """

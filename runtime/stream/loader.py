@@ -62,7 +62,7 @@ class StreamSource:
         return _StreamPass(self.dataset, self.dataset.begin(max(1, workers)))
 
     def upcoming(self, workers: int) -> tuple[None, Batch]:
-        """Return None (for the step) and the first batch of the next pass.
+        """Return (None, batch) with the first batch of the next pass. A stream has no `Step`.
 
         The progress does not change. The call reads a window of blocks.
         """
@@ -93,15 +93,21 @@ class _StreamPass:
         self._dataset, self._start = dataset, start
 
     def batches(self) -> Generator[Batch]:
-        """Yield the batches of the pass, which this process makes."""
+        """Yield the batches of the pass, which are made in this process."""
         yield from self._dataset.batches(self._start)
 
     def lent(self) -> AbstractContextManager[None]:
-        """Return a context that does nothing: workers read the progress from shared memory."""
+        """Return a context manager that does nothing.
+
+        Worker processes read the progress from shared memory when they start the pass.
+        """
         return nullcontext()
 
     def counted(self, batches: Iterator[Batch]) -> Iterator[Counted]:
-        """Yield (batch, rows, padding rows) for each of `batches`, after counting its step."""
+        """Yield (batch, number of rows, number of padding rows) for each of `batches`.
+
+        The step of a batch is added to the progress before the batch is yielded.
+        """
         for batch in self._dataset.count(batches, self._start):
             handed = [(batch, *rows_of(batch))]
             del batch

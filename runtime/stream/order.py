@@ -126,10 +126,10 @@ class ShuffleBuffer:
 
 
 class _Draws:
-    """Contents of the slots of a `ShuffleBuffer` during one epoch.
+    """The slots of a `ShuffleBuffer` during one epoch: which sample each slot holds, and when.
 
-    Draw `t` takes the sample at position `t` of the epoch out of its slot. A **turn** is a position
-    in the order `source`, in which samples enter the buffer.
+    Draw `t` takes the sample for position `t` of the epoch out of its slot. The **turn** of a
+    sample is its position in the order `source`, in which the samples enter the buffer.
     """
 
     def __init__(self, size: int, n: int, slots: OrderKey, rest: OrderKey) -> None:
@@ -139,14 +139,14 @@ class _Draws:
         self._slots_key, self._rest_key = slots, rest
 
     def slots(self, start: int, stop: int) -> Positions:
-        """Return the slots (int64) that draws `start` to `stop` use.
+        """Return the slot (int64) from which each of the draws `start` to `stop` takes its sample.
 
         All slots are used about equally often.
         """
         return permute(np.arange(start, stop), self._range, self._slots_key) % self.size
 
     def turns(self, start: int, stop: int) -> Positions:
-        """Return the turns (int64) of the samples that draws `start` to `stop` serve."""
+        """Return the turn (int64) of the sample that each of the draws `start` to `stop` takes."""
         live = self._live_turns(start, min(stop, self.live)) if start < self.live else None
         if stop <= self.live and live is not None:
             return live
@@ -179,7 +179,7 @@ class _Draws:
         return turns
 
     def leaves(self, turn: int) -> int:
-        """Return the number of the draw that serves the sample which arrived at `turn`."""
+        """Return the index of the draw that takes the sample which entered the buffer at `turn`."""
         entered = turn - self.size
         slot = turn if entered < 0 else int(self.slots(entered, entered + 1)[0])
         start = max(0, entered + 1)
@@ -214,12 +214,12 @@ _MAX_BLOCK = 8192  # samples; limits what is held besides tokens if samples are 
 
 
 def stream_sizes(sample_bytes: int) -> tuple[int, int]:
-    """Return the default `block` and `window` for samples of `sample_bytes` bytes.
+    """Return the default `block` (in samples) and `window` (in blocks) of a stream.
 
-    A block is 2 MiB and a window 512 MiB, so a window has 256 blocks or more, for samples of up to
-    2 MiB. With half as many blocks, some windows would contain nothing of a source that makes up 1
-    % of the data and is stored in one piece. A worker holds one window in memory and reads it
-    before its first batch.
+    The argument `sample_bytes` is the size of a sample. A block is 2 MiB and a window 512 MiB, so a
+    window has 256 blocks or more, for samples of up to 2 MiB. With half as many blocks, some
+    windows would contain nothing of a source that makes up 1 % of the data and is stored in one
+    piece. A worker holds one window in memory and reads it before its first batch.
 
     >>> stream_sizes(4096), stream_sizes(16 << 20)
     ((512, 256), (1, 32))
@@ -238,7 +238,11 @@ def stream_order(
     window: int,
     buffer: int,
 ) -> StreamOrder:
-    """Return the order for `shuffle`. A shuffle buffer reads blocks in permuted order."""
+    """Return the order for `shuffle`, or the stored order if `shuffle` is None.
+
+    With ``"buffer"`` the samples enter a shuffle buffer of `buffer` samples, and the blocks are
+    read in permuted order. Only ``"blocks"`` uses `window`.
+    """
     blocks = Blocks(
         content_id=content_id, seed=seed, purpose="stream", block=block,
         window=window if shuffle == "blocks" else 1,
@@ -263,14 +267,20 @@ def described(order: StreamOrder) -> dict[str, Any]:
 
 
 class Chunk(NamedTuple):
-    """Samples at consecutive positions, and all samples to hold in memory while serving them."""
+    """Samples at consecutive positions, and the samples to hold in memory while these are served.
+
+    A reader of a `ShuffleBuffer` has to hold more samples than it serves in the chunk.
+    """
 
     samples: Positions
     held: Positions
 
 
 def chunks(order: StreamOrder, block: int, ranges: Ranges, n: int, epoch: int) -> Iterator[Chunk]:
-    """Yield the chunks of `ranges`. A chunk ends where the order reaches other blocks."""
+    """Yield the chunks of the positions `ranges` of an epoch of `n` samples.
+
+    A chunk ends where the samples begin to come from different blocks, or where a range ends.
+    """
     for start, stop in ranges.as_list():
         at = start
         while at < stop:
@@ -286,7 +296,7 @@ def chunks(order: StreamOrder, block: int, ranges: Ranges, n: int, epoch: int) -
 def _cut(order: StreamOrder, block: int, at: int, n: int, epoch: int) -> int:
     """Return the end of the chunk that begins at position `at`.
 
-    The end is the first position whose sample comes from other blocks.
+    This is the first position whose sample needs blocks that the chunk does not have.
     """
     if isinstance(order, Sequential):
         return (at // block + 1) * block

@@ -1,14 +1,14 @@
-"""`ChunkReader`: reads long ranges of the data files for a stream, and makes rows from memory.
+"""`ChunkReader`: reader of long ranges of the data files of a stream, which makes rows in memory.
 
 Before a chunk of positions is served, the tokens of its samples are read, in the order of the file
 and together with small gaps, and held in memory in their stored type. Tokens that later chunks need
-(those of the samples in a shuffle buffer) stay in memory. The dataset's own code makes the rows,
-from a split that reads the tokens in memory, so they equal the rows of the map-style dataset. While
-a chunk is served, the next chunk is announced to the kernel.
+(from samples in a shuffle buffer) stay in memory. The dataset's own code makes the rows, from a
+split that reads the tokens in memory, so they equal the rows of the map-style dataset. While a
+chunk is served, the kernel is told to read the next chunk.
 
-Compared with the map-style dataset, a stream copies the stored tokens (2 or 4 bytes each) once
-more. It needs memory for the tokens of one chunk and, between two chunks, for a copy of the tokens
-that stay.
+A stream copies the stored tokens (2 or 4 bytes each) once more than the map-style dataset does. It
+needs memory for the tokens of one chunk and, between two chunks, for a copy of the tokens that
+stay.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class StreamableDataset(Protocol):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return the options that determine, with the content id, the tokens of a sample."""
+        """Return the options that, with the content id, determine the tokens of a sample."""
         ...
 
     def __len__(self) -> int: ...
@@ -61,13 +61,13 @@ class StreamableDataset(Protocol):
 
 
 class _HeldRanges:
-    """Token ranges that are in memory, and their offsets in this memory."""
+    """Token ranges that are in memory, and the offset in memory of each range."""
 
     def __init__(self) -> None:
         self._starts = self._stops = self._offsets = _NOTHING
 
     def lay_out(self, starts: Positions, stops: Positions) -> int:
-        """Assign consecutive memory to these ranges, and return their total number of tokens.
+        """Assign consecutive memory to the ranges, and return their total number of tokens.
 
         The ranges must increase and must not touch. They replace the ranges of earlier calls.
         """
@@ -128,9 +128,10 @@ class _HeldStream(Stream):
             out[to : to + length] = self._data[place : place + length]
 
     def take(self, places: Positions, lengths: Positions) -> list[npt.NDArray[Any]]:
-        """Return copies of the spans with these offsets (`places`) and lengths in tokens.
+        """Return copies of the spans at the offsets `places` in memory, grouped by length.
 
-        There is an array of rows for each distinct length.
+        The argument `lengths` holds the number of tokens of each span. The result has one array for
+        each distinct length, in increasing order, with one span per row.
         """
         return [
             self._windows(length)[places[lengths == length]]
@@ -138,19 +139,19 @@ class _HeldStream(Stream):
         ]
 
     def put(self, places: Positions, lengths: Positions, numbers: list[npt.NDArray[Any]]) -> None:
-        """Write `numbers`, which `take` returned, to the offsets `places`."""
+        """Write `numbers` (which `take` returned for these `lengths`) to the offsets `places`."""
         for rows in numbers:
             length = rows.shape[1]
             self._windows(length)[places[lengths == length]] = rows
 
     def _windows(self, length: int) -> npt.NDArray[Any]:
-        """Return a view of all overlapping windows of `length` tokens in the memory."""
+        """Return a view [windows, length] of all overlapping windows of tokens in the memory."""
         data = self._data
         shape = (len(data) - length + 1, length)
         return np.ndarray(shape, data.dtype, data, 0, data.strides * 2)
 
     def make_room(self, tokens: int) -> None:
-        """Make the memory large enough for `tokens` tokens. Its content may be lost."""
+        """Make the memory large enough for `tokens` tokens. If it grows, its content is lost."""
         if tokens > len(self._data):
             dtype = self._data.dtype
             self._data = np.empty(0, dtype)  # freed before the larger one is made
@@ -163,7 +164,11 @@ class _HeldStream(Stream):
 
 
 class HeldTokens:
-    """Memory for spans of tokens, and a `split` like `base` that reads them from this memory."""
+    """Tokens of a split that are held in memory, and a copy of the split that reads them there.
+
+    The attribute `split` is this copy of the split `base`. Tokens that are not in memory are read
+    from the files as usual.
+    """
 
     def __init__(self, base: Split) -> None:
         self._ranges = _HeldRanges()
@@ -206,10 +211,12 @@ class ChunkReader:
     def batches(
         self, positions: Ranges, epoch: int, batch_size: int
     ) -> Iterator[tuple[StreamableDataset, Positions]]:
-        """Yield (dataset, samples) for each batch: a dataset that makes the rows, and an array.
+        """Yield (dataset, samples) for each batch of the samples at `positions` of `epoch`.
 
-        This dataset reads the tokens of these samples from memory. The array `samples` has the
-        numbers of `batch_size` samples, or of fewer in the last batch.
+        The array `samples` lists the indices of `batch_size` samples (fewer in the last batch). The
+        yielded dataset is a copy of the reader's dataset that has the tokens of these samples in
+        memory, so ``dataset.batch(samples)`` reads no files. Call it before the next item is
+        requested.
         """
         waiting = _NOTHING
         following = chunks(self._order, self._block, positions, self._samples, epoch)
@@ -235,14 +242,14 @@ class ChunkReader:
 
 
 def _twin(original: _T) -> _T:
-    """Return a shallow copy of `original`. `copy.copy` would call its pickle methods."""
+    """Return a shallow copy of `original`. In contrast to `copy.copy`, call no pickle methods."""
     twin: _T = object.__new__(type(original))
     vars(twin).update(vars(original))
     return twin
 
 
 def _merge(starts: Positions, stops: Positions, gap: int = 0) -> Spans:
-    """Return the spans sorted, and joined if they overlap or are at most `gap` tokens apart."""
+    """Return the spans sorted, and joined where they overlap or are at most `gap` tokens apart."""
     if not len(starts):
         return _NOTHING, _NOTHING
     order = np.argsort(starts, kind="stable")
@@ -254,6 +261,6 @@ def _merge(starts: Positions, stops: Positions, gap: int = 0) -> Spans:
 def _mean(spans: Spans) -> int:
     """Return the mean length of the spans in tokens, or 0 if there are none.
 
-    Reading gaps of up to this length, too, at most doubles the number of tokens read.
+    If gaps of up to this length are also read, the number of tokens read at most doubles.
     """
     return int((spans[1] - spans[0]).mean()) if len(spans[0]) else 0

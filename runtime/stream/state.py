@@ -1,4 +1,4 @@
-"""The progress in a stream: as a value, in memory that worker processes share, and as JSON.
+"""Progress in a stream: as a value, in memory that worker processes share, and as JSON.
 
 A `StreamProgress` is an epoch and the stages of this epoch that were served: a few numbers, valid
 on every rank. Workers read it from a tensor in shared memory at the start of each pass. That memory
@@ -55,18 +55,27 @@ _MARKED = 256  # workers that warn if they serve an epoch again
 
 @dataclass(frozen=True, slots=True)
 class StreamProgress:
-    """Progress in a stream: the served stages of `epoch`, of which the last is current."""
+    """Progress in a stream: an epoch, and the stages of this epoch that were served.
+
+    The last stage is the current stage. For a stage, see `runtime/stream/deal.py`.
+    """
 
     epoch: int
     stages: tuple[Stage, ...] = ()
 
     def deal(self, samples: int, end: StreamEnd) -> Deal:
-        """Return the division of the samples that were left when the last stage began."""
+        """Return the division of the samples that were left when the last stage began.
+
+        The epoch has `samples` samples. For `end` see `Deal`.
+        """
         left = left_after(samples, self.stages[:-1], end)
         return Deal(samples=left.total, topology=self.stages[-1].topology, end=end)
 
     def consumed(self, samples: int, end: StreamEnd) -> int:
-        """Return the number of samples in the epoch that all ranks together have served."""
+        """Return the number of samples of the current epoch that all ranks together have served.
+
+        The epoch has `samples` samples. For `end` see `Deal`.
+        """
         if not self.stages:
             return 0
         deal = self.deal(samples, end)
@@ -117,7 +126,7 @@ class SharedProgress:
         return int(self._flags[0]) == self.version
 
     def write(self, place: StreamProgress, sizes: Sizes) -> None:
-        """Store the progress at which later passes begin, and the `sizes` of the order."""
+        """Store `place` (the progress at which later passes begin) and the `sizes` of the order."""
         self.version += 1
         self.sizes = sizes
         stages = [
@@ -136,8 +145,8 @@ class SharedProgress:
         """Return the progress at which worker number `worker` begins a pass.
 
         The attributes `version` and `sizes` are set to the stored values. If `warn` is true, warn
-        if this worker has already served a pass from there. Raise `StorageError` if memory cannot
-        be shared.
+        if this worker has already finished a pass from the same progress. Raise `StorageError` if
+        memory cannot be shared.
         """
         if not self._words.is_shared():  # type: ignore[no-untyped-call]
             raise StorageError(
@@ -159,7 +168,10 @@ class SharedProgress:
         return StreamProgress(epoch, tuple(_stage(stage) for stage in stages))
 
     def finish(self, worker: int, version: int) -> None:
-        """Record that worker number `worker` has finished the pass that began at `version`."""
+        """Record that worker number `worker` has finished a pass.
+
+        The argument `version` is the attribute `version` at the start of the pass.
+        """
         if worker < _MARKED:
             self._flags[1 + worker] = version
 
@@ -178,7 +190,11 @@ class SharedProgress:
 def dump_state(
     identity: Mapping[str, Any], place: StreamProgress, samples: int, end: StreamEnd
 ) -> dict[str, Any]:
-    """Return a state as JSON values: `identity`, the progress and the samples consumed."""
+    """Return the state of a stream as JSON values.
+
+    It contains `identity` (the fields that identify the stream), the progress `place`, and the
+    number of samples consumed in the epoch of `samples` samples. For `end` see `Deal`.
+    """
     return {
         "kind": _KIND, "version": STATE_VERSION, **identity, "epoch": place.epoch,
         "consumed": place.consumed(samples, end),
@@ -194,8 +210,8 @@ def parse_state(
 ) -> StreamProgress:
     """Return the progress in `state`, which must belong to a stream with this `identity`.
 
-    Raise `IncompatibleError` if the state belongs to another stream, and `UsageError` if it is
-    damaged.
+    Raise `IncompatibleError` if the state belongs to a different stream or was saved by a newer
+    version. Raise `UsageError` if `state` is not a valid state for epochs of `samples` samples.
     """
     check_head(state, _KIND, STATE_VERSION)
     require_algorithm(state.get("algorithm"))
