@@ -1,8 +1,8 @@
 """Array files (.npy, .npz, .safetensors and .pt), read in blocks of rows.
 
 Every size in a header is compared with the size of the file before memory is allocated. A pickle
-that could run code raises an error. The members of a .npz, which may be compressed, are read from
-beginning to end, block by block. In files of the other formats, any range of rows can be read.
+that could run code raises `InputError`. The members of a .npz, which may be compressed, are read
+from beginning to end, block by block. In files of the other formats, any range of rows can be read.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ArrayFile(Protocol):
 
     @property
     def layouts(self) -> Mapping[str, ArrayLayout]:
-        """Return the layout of each array in the file, by name."""
+        """Return a mapping from the name of each array in the file to its layout."""
 
     def read(self, name: str, start: int, stop: int) -> Array:
         """Return the rows `start` (inclusive) to `stop` (exclusive) of the array `name`.
@@ -76,7 +76,7 @@ class ArrayFile(Protocol):
         """
 
     def decoding(self) -> AbstractContextManager[None]:
-        """Return a context manager that turns errors of the reading library into `InputError`."""
+        """Return a context manager that turns exceptions of the file reader into `InputError`."""
 
 
 @contextlib.contextmanager
@@ -116,7 +116,7 @@ def _decoding(source: Source) -> AbstractContextManager[None]:
 
 
 def _bounded(layout: ArrayLayout, source: Source) -> ArrayLayout:
-    """Return `layout`. Raise `InputError` if its rows are larger than `MAX_RECORD_BYTES`."""
+    """Return `layout` unchanged. Raise `InputError` if a row is larger than `MAX_RECORD_BYTES`."""
     if layout.rows and layout.stride > MAX_RECORD_BYTES:
         raise input_error(
             f"its rows have {layout.stride:,} bytes, over the limit of {MAX_RECORD_BYTES:,}",
@@ -130,8 +130,9 @@ def _read_npy_header(
 ) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Return the dtype and shape from the .npy header in `stream`.
 
-    Afterwards the stream is positioned at the data. Raise `InputError` if the array holds Python
-    objects, has no rows, or is stored column by column.
+    Afterwards the stream is positioned at the data. Raise `InputError` if the header is damaged, or
+    if the array holds Python objects, has no rows, or is stored column by column. Errors call the
+    array `name`.
     """
     read: Any = np.lib.format
     with _decoding(source):
@@ -232,8 +233,8 @@ class _FlatFile:
 class _NpzFile:
     """A .npz archive that has been opened.
 
-    Members that are not arrays of rows of numbers are ignored. Raise `InputError` if the archive
-    has only such members.
+    Members that are not arrays of rows of numbers are ignored. Raises `InputError` if the archive
+    has no other members.
     """
 
     def __init__(self, source: Source, archive: zipfile.ZipFile) -> None:
@@ -258,7 +259,10 @@ class _NpzFile:
         return _decoding(self._source)
 
     def _open(self, name: str) -> tuple[BinaryIO, ArrayLayout]:
-        """Return a stream positioned at the data of the member `name`, and its layout."""
+        """Return the open stream of the member `name`, positioned at its data, and its layout.
+
+        Raise `InputError` if the array has no rows or does not have the size that its header says.
+        """
         info = self._archive.getinfo(name)
         stream: Any = self._archive.open(info)
         try:

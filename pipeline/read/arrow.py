@@ -53,8 +53,9 @@ class BatchLimits:
     """Limits on the number of rows that are decoded together.
 
     A batch has at most `rows` rows, and about `bytes` bytes in the wanted columns. The function
-    `for_text` gives a further limit for Parquet columns with a dictionary. It is called with the
-    length in bytes of the longest text in the dictionary, because every row may hold that text.
+    `for_text` gives a further limit on the number of rows, for Parquet columns with a dictionary.
+    It is called with the length in bytes of the longest text in the dictionary, because every row
+    may hold that text.
     """
 
     rows: int
@@ -85,13 +86,13 @@ class Table(Protocol):
         """Return a context manager that turns exceptions of the types `of` into an `InputError`."""
 
     def first_row(self, span: Span) -> int:
-        """Return the number of the first row of `span`."""
+        """Return the index in the table of the first row of `span`."""
 
     def stored_bytes(self, span: Span) -> Callable[[int], int]:
-        """Return a function that converts a number of rows of `span` to stored bytes.
+        """Return a function that estimates the stored bytes of a number of rows of `span`.
 
-        The rows are counted from the start of the span. Only the difference between two results is
-        meaningful.
+        The rows are counted from the start of the span. A constant may be added to all results, so
+        only the difference between two results is meaningful.
         """
 
     def batches(self, span: Span, columns: Sequence[str], limits: BatchLimits) -> Iterator[Any]:
@@ -134,11 +135,12 @@ def portions(
     batches: Iterable[Any],
     convert: Callable[[Any, int, int], Iterable[P]],
 ) -> Iterator[P]:
-    """Yield the portions that `convert` makes from `batches`, which have the rows of `span`.
+    """Yield the batches of records that `convert` makes from `batches`, the Arrow rows of `span`.
 
-    The function is called as ``convert(rows, row, record)`` with a record batch, the number of its
-    first row in the table, and the number of that row in the span. If the function raises one of
-    `arrow_errors`, raise `InputError`. The `consumed` of each portion is set to its stored bytes.
+    The function is called as ``convert(rows, row, record)``: `rows` is an Arrow batch, `row` is the
+    index of its first row in the table, and `record` is the index of that row in the span. The
+    attribute `consumed` of each result is set to the stored bytes of its rows. Raise `InputError`
+    if the function raises one of `arrow_errors`.
     """
     with table.decoding():
         first, stored = table.first_row(span), table.stored_bytes(span)
@@ -155,7 +157,11 @@ def portions(
 def first_rows(
     table: Table, columns: Sequence[str], rows: int, limits: BatchLimits
 ) -> Iterator[Any]:
-    """Yield record batches from the start of `table`, until they have at least `rows` rows."""
+    """Yield record batches with the given `columns` from the start of `table`.
+
+    Stop when they have at least `rows` rows together. The argument `limits` bounds the size of each
+    batch.
+    """
     for batch in each_decoded(table.batches(table.whole, columns, limits), table.decoding):
         yield batch
         rows -= batch.num_rows
@@ -176,9 +182,9 @@ def column_steps(path: str, names: Sequence[str]) -> list[str]:
 
 
 def column_of(rows: Any, path: str) -> Any:
-    """Return the field `path` of Arrow rows as a column.
+    """Return the column of Arrow `rows` with the dotted name `path`, such as ``meta.body``.
 
-    A value is null where a struct that contains the field is null.
+    The column is null wherever a struct that contains the field is null.
     """
     import pyarrow.compute as pc
 

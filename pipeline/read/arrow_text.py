@@ -43,7 +43,9 @@ def text_batches(
 ) -> Iterator[Batch]:
     """Yield the rows of `span` as batches of text records.
 
-    The arguments `config` and `split` select a part of a Hugging Face dataset.
+    The texts come from the column `field`, and the split keys from the column `key_field` unless it
+    is None. The arguments `config` and `split` select a part of a Hugging Face dataset. Raise
+    `InputError` if a column is missing or has an unusable type.
     """
     columns = TextColumns(field, key_field, source.name)
     rows = _BATCH_ROWS if source.format == "hf" else _DECODED_ROWS
@@ -142,7 +144,8 @@ class TextColumns:
     def batches(self, rows: Any, first_row: int, first_record: int) -> Iterator[Batch]:
         """Yield the records of `rows` in batches of at most `TEXT_BYTES` bytes of text.
 
-        A larger record has a batch of its own.
+        A larger record has a batch of its own. The first of `rows` has the index `first_row` in the
+        table, and `first_record` in the span.
         """
         sizes = self._sizes(rows, self.field)
         weights = sizes + self._sizes(rows, self.key_field) if self.key_field else sizes

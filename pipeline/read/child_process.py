@@ -88,7 +88,7 @@ class _Child:
         self._status: int | None = None
 
     def ask(self, where: str, *request: object, done: Callable[..., object] | None = None) -> Any:
-        """Return the child's answer to `request`, or raise the exception that it caused there.
+        """Return the child's answer to `request`, or raise the exception that the child reports.
 
         If the child dies, raise an error about the file `where`. If the called function reports
         progress, the function `done` is called in this process with the reported values.
@@ -124,9 +124,9 @@ class _Child:
             raise self._death(where) from None
 
     def stream(self, where: str, function: object, arguments: object) -> Generator[Any]:
-        """Yield the items of the generator `function`, which runs in the child.
+        """Yield the items of the generator `function`, which runs in the child process.
 
-        A separate request is sent for each item.
+        The child computes each item only when it is requested.
         """
         number = next(self._numbers)
         self.ask(where, "open", number, function, arguments)
@@ -198,8 +198,9 @@ def reading_apart() -> Iterator[None]:
 def apart(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate `function` so that it runs in the child process inside `reading_apart` blocks.
 
-    Its first argument must be a path or an object with a `name`, which is shown in errors. A
-    callable passed as the keyword argument `done` is called in this process.
+    The first argument of the function must be a path, or an object with an attribute `name`: errors
+    name the file by it. If the caller passes a callable as the keyword argument `done`, the
+    callable is called in this process.
     """
 
     @functools.wraps(function)

@@ -47,7 +47,7 @@ _BOM = b"\xef\xbb\xbf"
 class Search(Protocol):
     """Interface of the options that select inputs, for any kind of build.
 
-    `formats` maps suffixes of file names to formats.
+    The property `formats` maps suffixes of file names to formats.
     """
 
     @property
@@ -328,8 +328,9 @@ def _compression(path: Path, kind: str) -> str | None:
 def compression_of(head: bytes, path: Path, kind: str) -> str | None:
     """Return the compression of the file `path`, or None if it is not compressed.
 
-    The argument `head` has the first bytes of the file. Raise `InputError` for an archive and for
-    text that is not UTF-8. If `kind` is "jsonl", also raise it for a file that is a JSON array.
+    The argument `head` holds the first bytes of the file. Raise `InputError` for an archive and for
+    text in UTF-16 or UTF-32. If `kind` is "jsonl", also raise `InputError` for a file that is one
+    JSON array instead of JSON lines.
     """
     for magic, name in _REFUSED.items():
         if head.startswith(magic):
@@ -353,9 +354,10 @@ def compression_of(head: bytes, path: Path, kind: str) -> str | None:
 
 
 def json_kind(path: Path, compression: str | None) -> str:
-    """Return "json" if the first character of the file opens a JSON array, otherwise "jsonl".
+    """Return "json" if the file begins with ``[``, otherwise "jsonl".
 
-    Raise `InputError` if the file begins with a JSON object written over several lines.
+    A byte order mark and white space before this character are skipped. Raise `InputError` if the
+    file begins with a JSON object that is written over several lines.
     """
     with reading(path), path.open("rb") as stream:
         head = _head(stream, compression, path)
@@ -408,7 +410,10 @@ def _wide_encoding(head: bytes) -> str | None:
 
 
 def _opens_array(head: bytes) -> bool:
-    """Return whether `head` begins with a JSON array that continues after its first line."""
+    """Return whether `head` begins with ``[`` and its first line is not a complete JSON value.
+
+    If the first line is complete, the file may be JSON lines that are arrays.
+    """
     first = head.removeprefix(_BOM).lstrip().split(b"\n", 1)[0]
     if not first.startswith(b"["):
         return False

@@ -49,9 +49,10 @@ STREAMS = ("jsonl", "json", "text")
 def table_fingerprints(
     sources: Sequence[Source], config: str | None, split: str | None
 ) -> dict[int, str]:
-    """Return the fingerprint of each table in `sources`, by its position in `sources`.
+    """Return the fingerprint of each table in `sources`, by its index in `sources`.
 
     Inputs whose format is in `STREAMS` are left out, because they are hashed while they are read.
+    The arguments `config` and `split` select a part of a Hugging Face dataset.
     """
     found = {n: source for n, source in enumerate(sources) if source.format not in STREAMS}
     take = partial(fingerprint_source, config=config, split=split)
@@ -62,7 +63,8 @@ def table_fingerprints(
 def fingerprint_source(source: Source, config: str | None, split: str | None) -> str:
     """Return the fingerprint of the files of `source`.
 
-    Raise `InputError` if the files have changed since the build was planned.
+    The arguments `config` and `split` select a part of a Hugging Face dataset. Raise `InputError`
+    if the files have changed since the build was planned.
     """
     if source.format == "hf":
         found = fingerprint_files(hf_files(source, config, split))
@@ -75,9 +77,9 @@ def fingerprint_source(source: Source, config: str | None, split: str | None) ->
 
 
 class ChunkHasher:
-    """Hasher that makes a digest of each chunk of a byte stream.
+    """Hasher that makes a digest of each chunk of `CHUNK_BYTES` bytes in a byte stream.
 
-    The first byte must be at a multiple of `CHUNK_BYTES` in the file.
+    The stream must start at a multiple of `CHUNK_BYTES` in its file.
     """
 
     def __init__(self) -> None:
@@ -86,7 +88,7 @@ class ChunkHasher:
         self._filled = 0
 
     def update(self, data: bytes | memoryview) -> None:
-        """Hash `data`, which continues the data of the previous call."""
+        """Hash `data`, which must continue the data of the previous call."""
         view = memoryview(data)
         while view:
             part = view[: CHUNK_BYTES - self._filled]
@@ -97,7 +99,7 @@ class ChunkHasher:
             view = view[len(part) :]
 
     def digests(self) -> list[str]:
-        """Return the hex digests of all chunks. No data may be added afterwards."""
+        """Return the hex digests of all chunks, in order. Do not call `update` afterwards."""
         if self._filled:
             self._close()
         return self._digests
@@ -121,9 +123,9 @@ def combine(digests: Iterable[str]) -> str:
 
 
 def fingerprint_files(paths: Iterable[str]) -> str:
-    """Return the fingerprint of an input that consists of the files `paths`. Read all of them.
+    """Return the fingerprint of an input that consists of the files `paths`, which are all read.
 
-    Raise `InputError` if a file is changed or replaced meanwhile.
+    Raise `InputError` if a file is changed or replaced while it is read.
     """
     return combine(digest for path in paths for digest in _file_digests(path))
 
@@ -178,7 +180,7 @@ class HashingReader:
         self.closed = False
 
     def read(self, size: int = -1) -> bytes:
-        """Return up to `size` bytes of the underlying stream, after hashing them."""
+        """Return up to `size` bytes of the underlying stream (by default, all), and hash them."""
         data = self._stream.read(size)
         self.hasher.update(data)
         self.consumed += len(data)

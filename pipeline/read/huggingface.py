@@ -31,9 +31,11 @@ _MOST_OPEN = 4
 def hf_source(source: Source, config: str | None, split: str | None) -> Source:
     """Return a copy of `source` that describes the Arrow files of the dataset.
 
-    The field `size` is their total size in bytes, and `modified` is a hash of their names, sizes
-    and modification times. The dataset is opened again even if it is open already, because its
-    files may have been replaced.
+    The arguments `config` and `split` select a part of the dataset. In the copy, `size` is the
+    total size of the files in bytes, and `modified` is a hash of their names, sizes and
+    modification times. The dataset is opened again even if it is open already, because its files
+    may have been replaced. Raise `InputError` if it cannot be opened, and `StorageError` if the hub
+    cannot be reached.
     """
     dataset = _open(source, config, split)
     found = _stamped(source, dataset)
@@ -64,8 +66,8 @@ def _remember(key: _Key, dataset: Any) -> None:
 def hf_dataset(source: Source, config: str | None, split: str | None) -> Any:
     """Return the `datasets.Dataset` of `source`, from a cache if it was opened before.
 
-    When the dataset is opened, raise `InputError` if its files have changed since the build was
-    planned.
+    Raise `InputError` if the dataset has to be opened and its files have changed since the build
+    was planned. Files of a cached dataset are not checked.
     """
     key = (source, config, split)
     if key not in _opened:

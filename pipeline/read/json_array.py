@@ -2,8 +2,8 @@
 
 Brackets, commas and quotes alone decide where elements begin and end. A few vectorised passes over
 each chunk find them. Each element is parsed separately, so an invalid element does not affect the
-others. An array that is never closed, or that is followed by more text, raises `InputError`,
-because the elements after the damage cannot be found and none may be dropped silently.
+rest. An array that is never closed, or that is followed by more text, raises `InputError`: the
+elements after such damage cannot be found, and no element may be dropped silently.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Elements:
     """Consecutive elements of a JSON array. Element `i` is ``data[starts[i]:ends[i]]``.
 
     Elements have no white space around them. `data` begins at byte `offset` of the (decompressed)
-    file. `lines` has the number, from 0, of the line on which each element begins. If `too_long` is
-    not 0, there is a single element of that many bytes, and `data` may hold only its beginning.
-    `consumed` is the number of bytes of the file since the previous `Elements`.
+    file. `lines` holds the index of the line on which each element begins. If `too_long` is not 0,
+    there is a single element of that many bytes, and `data` may hold only its beginning. `consumed`
+    is the number of bytes from the end of the previous `Elements` to the end of these.
     """
 
     offset: int
@@ -75,7 +75,8 @@ def elements_of(chunks: Iterable[bytes], name: str) -> Iterator[Elements]:
 def _opening(parts: Iterator[bytes], name: str) -> tuple[bytes, bytes]:
     """Return the bytes up to and including the opening bracket, and the rest of the last part read.
 
-    Raise `InputError` if the file does not begin with a bracket.
+    The bytes before the bracket can be a byte order mark and white space. Raise `InputError` if
+    anything else comes first, or if no bracket is found in the first `_HEAD_BYTES` bytes.
     """
     head = b""
     for part in parts:
@@ -91,9 +92,9 @@ def _opening(parts: Iterator[bytes], name: str) -> tuple[bytes, bytes]:
 
 
 class _Scanner:
-    """Search for the ends of elements in consecutive parts of the file, which may end anywhere.
+    """Search for the ends of elements in consecutive parts of the file, cut at any byte.
 
-    The attribute `closed` is True once the closing bracket of the array was found.
+    The attribute `closed` becomes True when the closing bracket of the array is found.
     """
 
     def __init__(self) -> None:
@@ -103,9 +104,9 @@ class _Scanner:
         self.closed = False
 
     def cuts(self, part: bytes) -> list[int]:
-        """Return the offsets in `part` at which elements end.
+        """Return the offsets in `part` of the characters that end elements.
 
-        These are the commas between elements, and the closing bracket of the array.
+        These characters are the commas between elements, and the closing bracket of the array.
         """
         octets = np.frombuffer(part, np.uint8)
         marks = _marks(octets)
@@ -127,9 +128,10 @@ class _Scanner:
     def _escaped(
         self, part: bytes, octets: npt.NDArray[np.uint8], quotes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:
-        """Return which of `quotes`, the offsets of quotes in `part`, are escaped.
+        """Return for each of `quotes` (offsets of quotes in `part`) whether it is escaped.
 
-        A quote is escaped if it follows an odd number of backslashes.
+        The argument `octets` holds the bytes of `part`. A quote is escaped if it follows an odd
+        number of backslashes.
         """
         slashes = np.flatnonzero(octets == _SLASH)
         hidden = np.zeros(len(quotes), bool)
@@ -228,7 +230,10 @@ class _ArrayBuffer:
             self._passed_lines += head.count(b"\n", _HEAD_BYTES)
 
     def _too_long(self, rest: bytes) -> Elements:
-        """Return the buffered element, which is too long. The bytes `rest` are its end."""
+        """Return the beginning and the full size of the buffered element, which is too long.
+
+        The argument `rest` holds the last bytes of the element.
+        """
         head = b"".join(self._waiting)
         size = self._size + len(rest)
         start, _ = _trimmed(head, 0, len(head))
@@ -261,7 +266,7 @@ class _ArrayBuffer:
         self._begin_after(cuts[-1])
 
     def _begin_after(self, size: int) -> None:
-        """Begin a new element, after an element of `size` bytes and a comma or bracket."""
+        """Begin a new element, which follows `size` bytes and the comma or bracket after them."""
         self._offset += size + 1
         self._size = 0
         self._waiting = []

@@ -63,7 +63,7 @@ Path = tuple[str, ...]
 
 
 class BadLineError(Exception):
-    """A line that is not a usable record. Its arguments are the reason and a detail."""
+    """A line that is not a usable record. The arguments are a code for the reason and a detail."""
 
 
 Explain = Callable[[Any], BadLineError | None]
@@ -74,9 +74,10 @@ Explain = Callable[[Any], BadLineError | None]
 
 
 class JsonlParser:
-    """Reader of the text in `field`, and of the split key in `key_field` if given, in JSON lines.
+    """Reader of JSON lines that takes the text from `field` and the split key from `key_field`.
 
-    A split key is a string or an integer. Dots reach into nested objects: ``"meta.body"``.
+    Split keys are strings or integers; `key_field` may be None. Dots reach into objects:
+    ``"meta.body"``.
     """
 
     def __init__(self, field: str, key_field: str | None = None) -> None:
@@ -90,7 +91,7 @@ class JsonlParser:
         self._key = values_at(self._key_path) if self._key_path else None
 
     def parse(self, block: Block, first_record: int, first_line: int) -> Batch:
-        """Return the records of `block` as a batch.
+        """Return the records of `block` as a batch. Lines that are not usable become rejects.
 
         Records are numbered from `first_record`, and lines from `first_line`.
         """
@@ -164,7 +165,7 @@ class JsonlParser:
 
 
 def _check(value: Any, path: tuple[str, ...], wanted: Any) -> BadLineError | None:
-    """Return None if `value` has a value of type `wanted` at `path`, otherwise the error."""
+    """Return the error for a value at `path` that is missing or not a `wanted` type, or None."""
     try:
         found = find(value, path)
     except BadLineError as bad:
@@ -182,9 +183,11 @@ def _check(value: Any, path: tuple[str, ...], wanted: Any) -> BadLineError | Non
 class JsonRows:
     """Decoder of wanted fields in JSON lines. `wanted` maps the path of each field to its type.
 
-    If a record has a field whose own name is the dotted path, that field takes precedence over the
-    nested field. The function `explain` returns the error for an object that lacks a wanted value.
-    With `constants`, that object may contain NaN and infinities, which are otherwise invalid JSON.
+    Each line becomes a row, from which the functions of `values_at` read the values. A field whose
+    own name is the dotted path takes precedence over the nested field. The function `explain` gets
+    the object of a line that cannot be decoded, and returns the error about its fields. If
+    `constants` is True, this object may contain NaN and infinities, which are otherwise invalid
+    JSON.
     """
 
     def __init__(
@@ -206,9 +209,9 @@ class JsonRows:
     # The block path
 
     def block(self, data: bytes, starts: npt.NDArray[np.int64]) -> list[Any] | None:
-        """Return the rows of all lines of `data`, which begin at `starts`.
+        """Return a row for each line of `data`. The lines begin at the offsets `starts`.
 
-        Return None if a proof fails. The lines must then be parsed one by one.
+        Return None if a check fails. The lines must then be parsed one by one.
         """
         count = len(starts)
         octets = np.frombuffer(data, np.uint8)
@@ -236,9 +239,9 @@ class JsonRows:
     def _any_rows(
         self, data: bytes, octets: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]
     ) -> list[Any] | None:
-        """Return the rows of `data`, whose lines may have any other fields, too.
+        """Return a row for each line of `data`. Objects may also have fields that are not wanted.
 
-        Return None if a proof fails.
+        Return None if `data` is not valid UTF-8, is nested too deep, or cannot be decoded.
         """
         if not (is_utf8(data) and self._shallow(data, octets, starts)):
             return None
@@ -260,7 +263,7 @@ class JsonRows:
     # The line path
 
     def line(self, raw: bytes) -> Any:
-        """Return the row of one line; raise `BadLineError` if it is not a usable record."""
+        """Return the row of the line `raw`. Raise `BadLineError` if it is not a usable record."""
         if self._dotted:
             names = _names_of(raw)
             dotted = [path for path, _ in self._dotted if ".".join(path) in names]
@@ -316,7 +319,7 @@ class _DottedRows:
         return self._nested(self._rows.line(raw))
 
     def _nested(self, row: Any) -> Any:
-        """Return a row with the same values, nested as in rows of `JsonRows`, for `values_at`."""
+        """Return the values of `row` with the attributes of a `JsonRows` row, for `values_at`."""
         top = SimpleNamespace()
         for (*above, name), take in self._takers:
             at = top
@@ -337,7 +340,7 @@ def _names_of(raw: bytes) -> Collection[str]:
 class _Key:
     """Search for a field name that is used as a key in JSON text, without parsing the text.
 
-    The pattern `escape` matches escape sequences that may represent a character of the name.
+    The pattern `escape` matches all escape sequences for characters of the name.
     """
 
     def __init__(self, name: str) -> None:
@@ -357,7 +360,10 @@ class _Key:
         return self.count(data, 0) > 0
 
     def once_a_line(self, data: bytes, octets: npt.NDArray[np.uint8], lines: int) -> bool:
-        """Return whether each of `lines` lines has the key only once, given that all have it."""
+        """Return whether no line of `data` has the key twice.
+
+        Each of the `lines` lines must have the key at least once.
+        """
         first = self._quoted[0]
         if len(self._quoted) == 1 and len(first) >= 4 and count_of(octets, first) <= lines:
             return True
@@ -386,10 +392,10 @@ def _refuse_escapes(names: list[str], where: str) -> None:
 
 
 def _row_type(wanted: dict[Path, Any], where: str) -> Any:
-    """Return a struct type with the values at the paths of `wanted`, nested like the paths.
+    """Return a struct type with a field for each path of `wanted`, nested like the paths.
 
     Attributes have encoded names (see `_attribute`), because a field may have any name. Raise
-    `UsageError` if one path lies inside another.
+    `UsageError` about the option `where` if one path lies inside another.
     """
     if () in wanted:
         if len(wanted) > 1:
@@ -414,10 +420,10 @@ def fault_of(
     names: Collection[str] | None = None,
     constant: Callable[[str], float] | None = None,
 ) -> BadLineError:
-    """Return the error for a line that a decoder rejected with `error`.
+    """Return the error that explains why a decoder rejected the line `raw` with `error`.
 
-    The function `explain` returns the error for an object, or None. For `names` and `constant` see
-    `parse_unique`.
+    The function `explain` is called with the parsed object, and returns an error or None. The
+    arguments `names` and `constant` are passed to `parse_unique`.
     """
     if too_deep(raw, MAX_DEPTH):
         return BadLineError("too_deep", f"nested deeper than {MAX_DEPTH}")
@@ -443,11 +449,11 @@ def parse_unique(
     *,
     constant: Callable[[str], float] | None = None,
 ) -> Any:
-    """Return the value in `raw`, parsed with the standard library.
+    """Return the JSON value in `raw`, parsed with the standard library.
 
-    Raise `BadLineError` if an object has a name twice. Only `names` are checked, or by default all
-    names. The function `constant` converts NaN and infinities. By default they raise `ValueError`,
-    as any invalid JSON does.
+    Raise `BadLineError` if an object has a name twice (one of `names`, or any if `names` is None).
+    The function `constant` converts NaN and infinities. If it is None, they raise `ValueError`, as
+    all invalid JSON does.
     """
     twice: list[str] = []
 
@@ -537,12 +543,12 @@ def _attribute(name: str) -> str:
 
 
 class FlatLines:
-    """Decoder for blocks of lines whose objects all have the fields of the first line.
+    """Decoder for blocks of lines whose objects all have the same fields as the first line.
 
     `wanted` maps the wanted fields to their types. The values of all other fields must be scalars.
     The decoder reads all fields, which proves that the lines are valid UTF-8 and not nested. For
-    long lines this is faster than separate proofs. For short lines it is slower, because the other
-    values become Python objects too.
+    long lines this is faster than separate checks. For short lines it is slower, because it also
+    makes Python objects of the other values.
     """
 
     def __init__(self, wanted: Mapping[str, Any]) -> None:
@@ -551,7 +557,7 @@ class FlatLines:
         self._attempts = _ATTEMPTS
 
     def rows(self, data: bytes, lines: int) -> list[Any] | None:
-        """Return all rows of `data`, or None if a line has other fields or lines are too short."""
+        """Return the rows of `data`, or None if its lines differ in fields or are too short."""
         if not self._attempts:
             return None
         if self._decoder is None and not self._learn(

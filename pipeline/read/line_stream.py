@@ -1,10 +1,10 @@
 r"""Byte streams of plain, gzip or zstd files, in blocks of whole lines.
 
-The lines that start in a span of a plain file belong to that span. A line that starts before the
-span belongs to the previous span, and the last line is read past the end of the span. So a file can
-be cut into spans at any byte. Lines end at `\n` only (`splitlines` would also cut at U+2028). The
-memory in use is a few blocks, for inputs of any size. A line longer than `MAX_RECORD_BYTES` is
-skipped and reported.
+The lines that start in a span of a plain file belong to that span. The last line is read past the
+end of the span, and a line that starts before the span is skipped. So a file can be cut into spans
+at any byte. Lines end at `\n` only (`splitlines` would also cut at U+2028). The memory in use is a
+few blocks, for inputs of any size. Only the beginning of a line longer than `MAX_RECORD_BYTES` is
+returned, with its length.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Block:
     `data` ends with a newline, except for the last line of a file. If `too_long` is not 0, the
     block is a single line of that many bytes (newline included), and `data` holds only its
     beginning. Such a line is longer than `MAX_RECORD_BYTES` even without its line end. `inside` is
-    False for lines after the end of the span, which only a reader of multi-line documents needs.
+    False for lines that start after the end of the span. Only a reader of documents with several
+    lines needs such lines.
     """
 
     offset: int
@@ -86,7 +87,8 @@ class Block:
     def filled_lines(self) -> Iterator[tuple[int, int, bytes]]:
         """Yield (line number, start, bytes) for each line that is not blank.
 
-        The line number and the start are counted within the block. The bytes include the newline.
+        The line number is the index of the line in the block, and the start is its offset in
+        `data`. The bytes include the newline.
         """
         if self.blank_lines or not self.data:
             return
@@ -147,9 +149,9 @@ class _Bytes(Protocol):
 class LineStream:
     """Stream of the blocks of one span, which also hashes the bytes of the span.
 
-    When all bytes have been read, `chunk_digests` has the digests of the chunks in the span (see
-    `fingerprints`). With `overrun`, the blocks continue after the end of the span. The call
-    ``lap("read")`` is made after each block, to measure the time of reading.
+    When all bytes have been read, `chunk_digests` holds the digests of the chunks in the span (see
+    `fingerprints`). If `overrun` is True, the blocks continue after the end of the span. If `lap`
+    is given, ``lap("read")`` is called after each block, to measure the time of reading.
     """
 
     def __init__(
@@ -185,9 +187,9 @@ class LineStream:
     def needed_bytes(self) -> int:
         """Return about how many compressed bytes contain the text yielded so far.
 
-        Unlike `stored_bytes`, this does not count bytes that were read ahead. If reading has not
-        ended, up to `_MOST_AHEAD_BYTES` of further text are read to measure the compression, so the
-        stream cannot be used afterwards. Return 0 for a plain file.
+        The result is 0 for a plain file. Unlike `stored_bytes`, this does not count bytes that were
+        read ahead. Unless all text has been read, up to `_MOST_AHEAD_BYTES` of further text are
+        read to measure the compression, so the stream cannot be used afterwards.
         """
         if self._compressed is None or self._inflating is None:
             return self.stored_bytes  # all was read
@@ -203,10 +205,10 @@ class LineStream:
         return stored * text // max(1, given)
 
     def counted(self, portions: Iterable[P]) -> Iterator[P]:
-        """Yield `portions`, which were read from this stream.
+        """Yield `portions`, the batches of records that were read from this stream.
 
-        If the file is compressed, the `consumed` of each portion is set to the number of compressed
-        bytes that were read for it.
+        If the file is compressed, the attribute `consumed` of each batch is set to the number of
+        compressed bytes that were read for it.
         """
         before = 0
         for portion in portions:
@@ -220,10 +222,12 @@ class LineStream:
         self._enough = True
 
     def blocks(self) -> Iterator[Block]:
-        """Yield blocks of lines in order. Raise `InputError` for a damaged compressed file.
+        """Yield blocks of lines in order.
 
-        The iterator must be exhausted. Otherwise `chunk_digests` stays empty, and changes of the
-        file are not detected. To end it early, call `enough` and continue to iterate.
+        Raise `InputError` if a compressed file is damaged, or if the file has changed since the
+        build was planned. The iterator must be exhausted. Otherwise `chunk_digests` stays empty,
+        and a change during reading is not detected. To end it early, call `enough` and continue to
+        iterate.
         """
         with self._opened() as reader:
             self._lines = _Lines(reader, self._span.start, self._block_bytes)
@@ -286,9 +290,10 @@ class LineStream:
         self.chunk_digests = reader.drain()
 
     def _until(self, lines: _Lines, stop: int) -> Iterator[Block]:
-        """Yield blocks of the lines that start before `stop`.
+        """Yield blocks of the lines that start before the byte position `stop`.
 
-        With `overrun`, later lines follow, in blocks whose `inside` is False.
+        If the stream was made with ``overrun=True``, also yield the later lines, in blocks whose
+        `inside` is False.
         """
         for block in lines:
             end = block.offset + len(block.data)
@@ -309,7 +314,7 @@ class LineStream:
 
 
 class _Inflated:
-    """Decompressing stream whose errors name the input."""
+    """Decompressing stream that raises errors with the name of the input."""
 
     def __init__(self, stream: _Bytes, source: Source) -> None:
         self._stream = stream
@@ -348,7 +353,10 @@ def _line_start(data: bytes, at: int) -> int:
 
 
 class _RangeReader:
-    """Reader that starts one byte before `start`, and hashes the bytes from `start` to `stop`."""
+    """Reader that starts one byte before `start`, and hashes the bytes from `start` to `stop`.
+
+    The byte before `start` shows whether a line begins at `start`.
+    """
 
     def __init__(self, stream: FileIO, start: int, stop: int) -> None:
         self._stream = stream
@@ -402,7 +410,7 @@ class _Lines:
     def skip_partial_line(self, stop: int | None = None) -> None:
         """Skip the rest of the current line, including its newline.
 
-        If the line continues beyond `stop`, end the iteration there.
+        If the line continues beyond the byte position `stop`, the iteration may end there.
         """
         while stop is None or self.offset < stop:
             data = self._rest or self._reader.read(self._block_bytes)
@@ -426,9 +434,10 @@ class _Lines:
                 yield self._block(data)
 
     def _next_lines(self) -> bytes:
-        """Return the next whole lines.
+        """Return the bytes of the next whole lines.
 
-        If a line is too long, return only its beginning. At the end, return all remaining bytes.
+        If a line is too long, return only its beginning. At the end of the stream, return all
+        remaining bytes.
         """
         size = len(self._rest)
         cut = self._rest.rfind(b"\n")

@@ -1,7 +1,7 @@
 """Row groups of Parquet files, decoded with bounded memory.
 
-A page of a few bytes can encode any number of nulls or copies of a value. The footer has the number
-of values of a column and their size before compression, which bounds the average size of a row
+A page of a few bytes can encode any number of nulls or copies of a value. The footer states how
+many values a column has, and their size before compression. This bounds the average size of a row
 before anything is decoded. If the compression is so high that single rows could still be huge, rows
 are decoded under a memory limit. A row that is too large raises `InputError`. Files are read in
 small pieces and never memory-mapped.
@@ -60,7 +60,7 @@ def decoding_parquet(
 
 @apart
 def parquet_row_groups(source: Source) -> TableShape:
-    """Return the number of rows and of uncompressed bytes of each row group.
+    """Return the number of rows and the uncompressed size in bytes of each row group.
 
     Only the footer of the file is read.
     """
@@ -95,10 +95,10 @@ def open_parquet(source: Source, **options: Any) -> Any:
 def group_batches(
     source: Source, file: Any, group: int, columns: Sequence[str], rows: int
 ) -> Iterator[Any]:
-    """Yield the rows of the row group `group` in record batches of at most `rows` rows.
+    """Yield the rows of the row group with index `group`, in record batches of at most `rows` rows.
 
-    If decoding a batch takes too much memory, fewer rows are decoded at a time. `columns` are as in
-    `ParquetFile.iter_batches`. Raise `InputError` for a row that is too large.
+    The argument `columns` is passed to `ParquetFile.iter_batches`. If decoding a batch takes too
+    much memory, fewer rows are decoded at a time. Raise `InputError` for a row that is too large.
     """
     if not _may_hold_huge_rows(source, file.metadata, group, columns):
         yield from file.iter_batches(rows, [group], columns, use_threads=False)
@@ -149,9 +149,10 @@ def _limited(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _may_hold_huge_rows(source: Source, metadata: Any, group: int, columns: Sequence[str]) -> bool:
-    """Return whether single rows of the row group may be too large.
+    """Return whether a single row of the row group may be too large to decode without a limit.
 
-    Raise `InputError` if the average row is too large.
+    Only `columns` count. Raise `InputError` if even the average row is larger than
+    `MAX_RECORD_BYTES`.
     """
     described = metadata.row_group(group)
     chunks = map(described.column, range(described.num_columns))
@@ -170,7 +171,7 @@ def is_below(path: str, columns: Sequence[str]) -> bool:
 def _is_compact(source: Source, metadata: Any, group: int, chunk: Any) -> bool:
     """Return whether a column chunk is compressed so well that a single row may be huge.
 
-    Raise `InputError` if the average row is too large.
+    Raise `InputError` if even the average row is larger than `MAX_RECORD_BYTES`.
     """
     rows = metadata.row_group(group).num_rows
     size = max(chunk.total_uncompressed_size, chunk.num_values * VALUE_BYTES)
@@ -198,7 +199,7 @@ def _too_long(problem: str, source: Source, remedy: str) -> InputError:
 
 
 def longest_text(source: Source, metadata: Any, group: int, chunks: Sequence[Any]) -> int:
-    """Return the length in bytes of the longest text in the dictionaries of `chunks`.
+    """Return the length in bytes of the longest text in the dictionaries of the column `chunks`.
 
     Return 0 if no chunk has a dictionary.
     """

@@ -1,8 +1,9 @@
 r"""Documents in plain text: each file, each line, or each block of lines between blank lines.
 
-Text is not changed, except that the newline at the end of a line or block is removed. A `\r\n`
-inside a document is not changed. Blank lines separate documents and are not records. A document
-with bytes that are not UTF-8 is rejected, without effect on other documents.
+A byte order mark at the beginning of a file is removed. If documents are lines or blocks, the line
+end (`\n` or `\r\n`) after a document is also removed. Nothing else in the text is changed. Blank
+lines separate documents and are not records. A document with bytes that are not UTF-8 is rejected,
+without effect on other documents.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ def lines_as_documents(stream: LineStream) -> Iterator[Batch]:
 
 
 def _plain_lines(block: Block, record: int) -> Batch | None:
-    """Return the lines of a block, or None if the block is too long or not valid UTF-8.
+    """Return the lines of a block as a batch, or None if the block is too long or not valid UTF-8.
 
-    All lines are decoded together, which is ten times as fast as one by one.
+    All lines are decoded together, which is ten times as fast as one by one. The first record has
+    the index `record` in the span.
     """
     try:
         text = "" if block.too_long else block.data.decode()
@@ -72,7 +74,10 @@ def _plain_lines(block: Block, record: int) -> Batch | None:
 
 
 def _any_lines(block: Block, record: int, line: int) -> Batch:
-    """Return the lines of a block, decoded one by one."""
+    """Return the lines of a block as a batch, decoded one by one. Unusable lines are rejected.
+
+    The first record and the first line have the indices `record` and `line` in the span.
+    """
     batch = _BatchBuilder(record, line)
     for offset, raw, size in _lines(block):
         blank = size == len(raw) and not raw.strip()
@@ -88,8 +93,9 @@ def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Bat
     """Yield batches in which each run of lines that are not blank is a document.
 
     The documents of a span begin after its first blank line, and end at the first blank line at or
-    after the end of the span. With `from_start`, they begin at the start of the span. So a file can
-    be cut into spans at any byte.
+    after the end of the span. If `from_start` is True, they begin at the start of the span, as they
+    must in the first span of a file. So a file can be cut into spans at any byte. The stream must
+    be made with ``overrun=True``.
     """
     record = line = 0
     started = from_start
@@ -147,9 +153,10 @@ class _Document:
         self.data = bytearray()  # a list of lines would take forty bytes more for each
 
     def extend(self, data: bytes, size: int, limit: int) -> None:
-        """Add `size` bytes to the document. `data` has these bytes, or only the first of them.
+        """Add `size` bytes to the document.
 
-        If the document becomes larger than `limit`, only its beginning is stored.
+        The argument `data` holds all of them, or only the first. If the document becomes larger
+        than `limit` bytes, only its beginning is stored.
         """
         self.size += size
         self.line_end = size - len(_chomp(data)) if size == len(data) else 0
@@ -161,7 +168,10 @@ class _Document:
             self.data += data[:_HEAD_BYTES]
 
     def taken(self, *, whole: bool) -> bytes:
-        """Return the bytes and clear the buffer. Unless `whole`, remove the last line end."""
+        """Return the stored bytes, and clear the buffer.
+
+        The last line end is removed, unless `whole` is True.
+        """
         data = bytes(self.data)
         self.data = bytearray()
         return data if whole else _chomp(data)
@@ -188,7 +198,11 @@ class _BatchBuilder:
             self._batch.blank_lines += count if blank else 0
 
     def add(self, document: _Document | None, limit: int, *, whole: bool = False) -> None:
-        """Add a document, or reject it if it is too large, empty or not UTF-8. Ignore None."""
+        """Add a document, or a reject if it is larger than `limit` bytes, empty or not UTF-8.
+
+        If `whole` is True, the document is a whole file: its last line end is not removed, but a
+        byte order mark is. If `document` is None, do nothing.
+        """
         if document is None:
             return
         at = Position(self._record + self._batch.read, document.line, document.offset)
@@ -239,7 +253,8 @@ def _lines(block: Block) -> Iterator[tuple[int, bytes, int]]:
 def _runs(block: Block) -> Iterator[tuple[int, bytes, int]]:
     """Yield (offset, bytes, size) of each blank line and of each run of lines between blank lines.
 
-    If all lines of the block are blank, they are yielded together.
+    If all lines of the block are blank, they are yielded together. For a line that is too long, the
+    bytes are only its beginning, but the size is its full length.
     """
     if block.too_long:
         yield block.offset, block.data, block.too_long

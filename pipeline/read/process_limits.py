@@ -4,14 +4,14 @@ Code that holds the interpreter's lock cannot be interrupted from within its pro
 thread runs, and no Python signal handler is called. The kernel can end the process, though. Its
 timer of processor time sends SIGPROF, whose default action is to terminate the process. An
 allocation beyond the memory limit raises `MemoryError`. Both limits are for worker processes, never
-for the user's own process. The timer counts processor time and not elapsed time, so a busy machine
-does not end a worker.
+for the user's own process. Because the timer counts processor time and not elapsed time, a busy
+machine does not end a worker.
 
 A worker writes its current record into a file that it shares with its parent. The parent reads the
 file if the worker dies. When the parent dies, its workers end too: in each worker a thread waits
-until the pipe for reports has no reader. Without the thread, a worker would notice only at its next
-report, which one call of a tokenizer may delay by a minute. The next build removes the files of the
-unfinished unit.
+until nobody reads from the pipe for reports. Without the thread, a worker would notice only at its
+next report, which may come a minute later if a tokenizer is running. The next build removes the
+files of the unfinished unit (the part of the input that the worker was processing).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def available_cores() -> int:
 
 
 def end_without_reader(pipe: int) -> None:
-    """Start a thread that ends this process once nobody can read from the other end of `pipe`."""
+    """Start a thread that ends this process once nobody reads from the other end of `pipe`."""
     if hasattr(select, "poll"):
         threading.Thread(target=_wait_and_end, args=(os.dup(pipe),), daemon=True).start()
 
@@ -122,7 +122,7 @@ def read_activity(note: IO[bytes]) -> Activity | None:
 
 @contextlib.contextmanager
 def limited_memory(room: int) -> Iterator[bool]:
-    """Limit the address space of this process to `room` more bytes within the block.
+    """Limit the address space of this process to `room` bytes more than now, within the block.
 
     Yield True if the limit was set. Yield False if the system has no such limit, or the process has
     a lower limit already.
@@ -150,20 +150,24 @@ class Watch:
         signal.signal(OVERTIME, signal.SIG_DFL)
 
     def begin(self, doing: str, *, source: int = NO_SOURCE, start: int = 0, stop: int = 0) -> None:
-        """Write down what the process is `doing` and, if it reads records, their span."""
+        """Record what the process is `doing`.
+
+        If it reads records, also record their span, `start` to `stop` of the input with index
+        `source`.
+        """
         words = doing.encode()[: _NOTE_BYTES - _HEAD.size]
         self._note[_HEAD.size : _HEAD.size + len(words)] = words
         _HEAD.pack_into(self._note, 0, 0, len(words), source, start, stop, _NO_LINE, 0)
 
     def at(self, line: int | None, offset: int) -> None:
-        """Write down the position of the current record, and restart its timer. Takes 1 us."""
+        """Record the position of the current record, and restart the timer. Takes 1 us."""
         at = _HEAD.size - _RECORD.size
         _RECORD.pack_into(self._note, at, _NO_LINE if line is None else line, offset)
         signal.setitimer(signal.ITIMER_PROF, self.seconds)
 
     @contextlib.contextmanager
     def limits(self) -> Iterator[None]:
-        """Enforce the limits of time and memory within the block. Takes 5 us."""
+        """Enforce the limits of time and memory within the block. This takes 5 us."""
         before = None if self._statm is None else _limit_memory(self._statm, _MEMORY)
         signal.setitimer(signal.ITIMER_PROF, self.seconds)
         self._note[0] = 1
@@ -185,9 +189,10 @@ def _opened_statm() -> int | None:
 
 
 def _limit_memory(statm: int, room: int) -> tuple[int, int] | None:
-    """Limit the address space to `room` bytes more than are in use. Return the old limits.
+    """Limit the address space to `room` bytes more than are in use now. Return the old limits.
 
-    If the old limit is lower, change nothing and return None.
+    The argument `statm` is the file descriptor of `_opened_statm`. If the old limit is lower,
+    change nothing and return None.
     """
     used = int(os.pread(statm, 64, 0).split(b" ", 1)[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)

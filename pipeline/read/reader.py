@@ -28,9 +28,9 @@ class ReadOptions:
 
 
 class StreamReader:
-    """Base class of the readers of one span, with the progress and digests of its byte stream.
+    """Base class of the readers of one span, with the progress and digests of the byte stream.
 
-    A table has no byte stream, so its progress is 0 and it has no digests.
+    A table has no byte stream. Its progress is 0, and it has no digests.
     """
 
     def __init__(self, source: Source, span: Span, stream: LineStream) -> None:
@@ -49,7 +49,7 @@ class StreamReader:
     def needed_bytes(self) -> int:
         """Return about how many compressed bytes contain the records yielded so far.
 
-        Nothing may be read afterwards, as explained in `LineStream.needed_bytes`.
+        The reader cannot be used afterwards, as explained in `LineStream.needed_bytes`.
         """
         return self._stream.needed_bytes()
 
@@ -87,7 +87,8 @@ class SpanReader(StreamReader):
     def head(self, size: int) -> tuple[bytes, int]:
         """Return the first `size` bytes of a text file, and how many stored bytes they take up.
 
-        The second number is approximate if the file is compressed.
+        The bytes are after decompression. If the file is compressed, the number of stored bytes is
+        approximate.
         """
         data = b""
         with contextlib.closing(self._stream.chunks()) as chunks:

@@ -44,8 +44,9 @@ class Span(msgspec.Struct, frozen=True):
 class Reject(msgspec.Struct, frozen=True, kw_only=True):
     """A record that cannot be used, and the reason.
 
-    `record` and `line` are numbers from 0, counted from the start of the span; `offset` is a byte
-    or row of the whole input. `bytes` is the length of the record, if known.
+    `record` and `line` are the indices of the record and its line, counted from the start of the
+    span. `offset` is the position in the whole input: a byte of a file, or a row of a table.
+    `bytes` is the length of the record, or None if it is not known.
     """
 
     record: int
@@ -58,7 +59,10 @@ class Reject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(NamedTuple):
-    """Position of a record: number and line in its span, and byte offset or row in the input."""
+    """Position of a record: index and line in its span, and byte offset or row in the input.
+
+    `line` is None for a row of a table.
+    """
 
     record: int
     line: int | None
@@ -66,7 +70,7 @@ class Position(NamedTuple):
 
 
 class Portion(Protocol):
-    """Interface of batches, for all kinds of builds. A batch has consecutive records of a span."""
+    """Interface of the batches of any kind of build. A batch has consecutive records of a span."""
 
     @property
     def read(self) -> int:
@@ -80,10 +84,10 @@ class Portion(Protocol):
 class Batch:
     """Consecutive records of one span.
 
-    `texts` has the texts of the usable records. For each text, `offsets` has the byte or row at
-    which its record begins in the input, and `records` has the number of the record in the span. If
-    a field decides the split, `keys` has the split key of each text. `read` is the number of all
-    records, and `consumed` is the number of stored bytes that the records take up.
+    `texts` holds the texts of the usable records. For each text, `offsets` holds the byte or row at
+    which its record begins in the input, and `records` holds the index of the record in the span.
+    If a field decides the split, `keys` holds the split key of each text. `read` is the number of
+    all records, and `consumed` is the number of stored bytes that the records take up.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -106,8 +110,8 @@ class Batch:
     ) -> None:
         """Add a `Reject` for the record at the position `at`.
 
-        `raw` has the bytes of the record. If they are only its beginning, `size` is the full length
-        in bytes.
+        The argument `raw` holds the bytes of the record, or None. If it holds only the beginning,
+        `size` is the full length in bytes.
         """
         self.rejects.append(
             Reject(

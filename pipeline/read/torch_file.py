@@ -2,8 +2,8 @@
 
 Files are read only by ``torch.load(weights_only=True, mmap=True)``, whose unpickler builds tensors
 and plain containers and refuses everything else. The archive must be uncompressed, as torch.save
-writes it, so that nothing in it is larger than the file. A tensor must not have more bytes than the
-file. Tensors are memory-mapped, so they take no memory until their rows are read.
+writes it. Tensors are memory-mapped, so they take no memory until their rows are read. The function
+`rows_problem` reports a tensor that has more bytes than the file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _AGAIN = "Restore this file, or save it again with torch.save."
 
 
 def load(path: Path, where: str, *, code: str, trusted: str) -> Any:
-    """Return the tensors and plain data in the file `path`. Errors call the file `where`.
+    """Return the tensors and plain data in the file `path`. Errors name the file as `where`.
 
     Raise `InputError` with `code` if torch.save did not write the file. Raise `InputError` with
     ``E_PICKLE`` and the advice `trusted` if the file is a pickle of anything else.
@@ -78,9 +78,9 @@ def _require_archive(path: Path, where: str, code: str) -> None:
 
 
 def rewriting(path: Path, expression: str, why: str) -> str:
-    """Return advice, which begins with `why`: a command that saves `expression` to `path`.
+    """Return advice that begins with `why` and shows a command that saves `expression` to `path`.
 
-    In the expression, ``f`` is the path.
+    In `expression`, the variable ``f`` is the path.
     """
     return f'{why}: python -c "import torch; f = {str(path)!r}; torch.save({expression}, f)"'
 
