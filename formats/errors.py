@@ -46,8 +46,8 @@ class DataprepError(Exception):
     """Base class of all errors of dataprep.
 
     The attribute `code` is stable and meant for programs, and `where` names the file, line or
-    argument. The attribute `problem` is a clause that states what is wrong, and `remedy` is a
-    sentence that says what to do.
+    argument that has the problem. The attribute `problem` is a clause that states what is wrong,
+    and `remedy` is a sentence that says what to do.
 
     >>> str(UsageError("must be at least 1, got 0", where="--workers", code="E_USAGE"))
     'error[E_USAGE] --workers: must be at least 1, got 0.'
@@ -119,9 +119,9 @@ class IntegrityError(DataprepError):
 
 
 def damaged_file(problem: str, where: str, code: str) -> IntegrityError:
-    """Return the error for a dataset file that differs from what was built.
+    """Return the error about the dataset file `where`, which differs from what was built.
 
-    The advice in the error is `RESTORE`.
+    The error has this `problem` and `code`, and advises to restore the file or to build again.
     """
     return IntegrityError(problem, where=where, code=code, remedy=RESTORE)
 
@@ -133,7 +133,10 @@ class StorageError(DataprepError):
     default_code = "E_IO"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Return the arguments for pickle, with the cause of the error if its type is built in."""
+        """Return the values from which pickle makes the error again.
+
+        The cause of the error is included only if its type is a built-in exception.
+        """
         made, cause = super().__reduce__(), self.__cause__
         if isinstance(cause, MemoryError):
             cause = MemoryError(str(cause))  # numpy has a type of its own
@@ -172,10 +175,10 @@ _FILE_ERRORS = (IntegrityError, StorageError, IncompatibleError)
 
 
 def name_dataset(error: DataprepError, path: object) -> None:
-    """Add the dataset at `path` to `error.where`, for callers that have several datasets open.
+    """Add the dataset's `path` to `error.where`, for callers that have several datasets open.
 
-    All datasets use the same file names, so a file name alone would be ambiguous. Arguments and
-    absolute paths in `error.where` are not changed.
+    All datasets use the same file names, so a file name alone would be ambiguous. If `error.where`
+    is an argument or an absolute path, it is not changed.
 
     >>> error = IntegrityError("is missing", where="train/tokens-00000.bin", code="E_MISSING")
     >>> name_dataset(error, "code")
@@ -193,7 +196,7 @@ def name_dataset(error: DataprepError, path: object) -> None:
 
 @contextmanager
 def naming_dataset(path: object) -> Iterator[None]:
-    """Apply `name_dataset` to every error that is raised in a ``with`` block."""
+    """Return a context manager that applies `name_dataset` to every error raised in its block."""
     try:
         yield
     except DataprepError as error:

@@ -55,7 +55,10 @@ def decoding(
 def each_decoded(
     items: Iterable[T], context: Callable[[], AbstractContextManager[None]]
 ) -> Iterator[T]:
-    """Yield `items`; each is fetched in a ``with context()`` block that ends before the yield."""
+    """Yield each of `items`, which is fetched inside a ``with context()`` block.
+
+    The block ends before the item is yielded, so errors of the caller are not raised inside it.
+    """
     source = iter(items)
     while True:
         with context():
@@ -68,13 +71,19 @@ def each_decoded(
 
 
 def _requested_bytes(error: MemoryError) -> int:
-    """Return the size in a message of Arrow ("malloc of size 8 failed"), or 0 if it has none."""
+    """Return the number of bytes that could not be allocated, or 0 if `error` does not say.
+
+    The number comes from the message of Arrow ("malloc of size 8 failed").
+    """
     found = re.search(r"size (\d+)", str(error))
     return int(found[1]) if found else 0
 
 
 def is_failure(error: BaseException) -> bool:
-    """Return whether `error` is an exception or a panic, but no signal and no lack of memory."""
+    """Return whether `error` is an ordinary exception or a panic of a library written in Rust.
+
+    Return False for `MemoryError`, `KeyboardInterrupt` and `SystemExit`.
+    """
     if isinstance(error, MemoryError):
         return False
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
@@ -84,8 +93,8 @@ def is_failure(error: BaseException) -> bool:
 def rust_errors(explain: Callable[[str], DataprepError]) -> Iterator[None]:
     """Raise ``explain(reason)`` if a library written in Rust raises an exception or panics.
 
-    The reason is the first line of its message. Errors of dataprep, lack of memory and signals pass
-    unchanged.
+    The argument `reason` is the first line of the library's message. Errors of dataprep, lack of
+    memory and signals pass unchanged.
     """
     try:
         yield
@@ -98,9 +107,11 @@ def rust_errors(explain: Callable[[str], DataprepError]) -> Iterator[None]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the first line of the message of `error`, or the name of its type.
+    r"""Return the first line of the message of `error`, or the name of its type if it has none.
 
-    >>> reason_of(ValueError("odd magic\\nat byte 0")), reason_of(EOFError())
+    For a `KeyError`, whose message is only the key, return the name of the type and the message.
+
+    >>> reason_of(ValueError("odd magic\nat byte 0")), reason_of(EOFError())
     ('odd magic', 'EOFError')
     """
     lines = str(error).strip().splitlines()

@@ -1,9 +1,9 @@
-"""All changes of the disk: no other module creates, renames or removes files and directories.
+"""All changes to files and directories: no other module creates, renames or removes them.
 
-A file is created and never overwritten, and `FileWriter` hashes every byte as it writes. A
-directory appears under its final name only when it is complete and on stable storage. If several
-builders publish to the same name, exactly one succeeds. A failure of the operating system is raised
-as a `StorageError` that names the path.
+`FileWriter` creates a file, never overwrites one, and hashes every byte that it writes. A directory
+appears under its final name only when it is complete and on stable storage. If several builders
+publish to the same name, exactly one succeeds. A failure of the operating system is raised as a
+`StorageError` that names the path.
 
 Files are written by calls of `write` in a loop, because `tofile` of numpy hides the reason of a
 failure, and stores to a writable memmap on a full disk end the process with SIGBUS.
@@ -88,7 +88,7 @@ def system_error(error: OSError, place: Path | str) -> StorageError:
 
 
 def _free_files(path: Path) -> str:
-    """Return a note if the file system of `path` has no free inodes, else an empty text.
+    """Return a note for messages if the file system of `path` has no free inodes, else "".
 
     Such a file system accepts no new file, even if it has free bytes.
     """
@@ -113,9 +113,10 @@ def free_bytes(path: Path) -> int:
 class FileWriter:
     """A new file whose content is hashed while it is written.
 
-    As a context manager it removes the file if the block fails. The method `close` returns the
-    `FileHash`. The data is on stable storage only after a call of `sync_file`. For measurements,
-    `lap` is called with ``"write"`` or ``"hash"`` after each such step.
+    Raises `StorageError` if the file exists. As a context manager it removes the file if the block
+    fails. The method `close` returns the `FileHash`. The data is on stable storage only after a
+    call of `sync_file`. If the function `lap` is given, it is called with ``"write"`` or ``"hash"``
+    after each of these steps, so that it can measure their time.
     """
 
     def __init__(self, path: Path, lap: Callable[[str], None] | None = None) -> None:
@@ -188,8 +189,8 @@ def create_directory(
 ) -> None:
     """Create the directory `path`.
 
-    With `parents`, missing parents are created too. With `exist_ok`, an existing directory is no
-    error. With `private`, other users have no access.
+    With `parents`, missing parents are also created. Raise `StorageError` if the directory exists,
+    unless `exist_ok` is True. With `private`, other users have no access.
     """
     with storage_errors(path):
         path.mkdir(0o700 if private else 0o777, parents=parents, exist_ok=exist_ok)
@@ -205,9 +206,10 @@ def create_file(path: Path) -> io.FileIO:
 
 
 def unnamed_file(label: str, size: int) -> IO[bytes]:
-    """Return an open file of `size` zero bytes that has no name.
+    """Return an open file of `size` zero bytes that has no name in any directory.
 
-    It is in memory if the system supports that (memfd), else a temporary file.
+    The file is in memory if the system supports that (memfd), where tools show it as `label`.
+    Otherwise it is a temporary file.
     """
     file: IO[bytes]
     if hasattr(os, "memfd_create"):
@@ -245,7 +247,10 @@ def open_for_update(path: Path, flags: int, *, create: bool) -> int:
 
 
 def overwrite(descriptor: int, data: bytes) -> None:
-    """Replace the content of an open file. A reader may see a mixture of old and new bytes."""
+    """Replace the content of an open file by `data`.
+
+    A process that reads the file at the same time may see a mixture of old and new bytes.
+    """
     os.pwrite(descriptor, data, 0)
     os.ftruncate(descriptor, len(data))
 
@@ -358,10 +363,10 @@ def publish_file(source: Path, target: Path) -> None:
 
 
 def replace_file(source: Path, target: Path, *, durable: bool = True) -> None:
-    """Rename the file `source` to `target`, which may exist and is replaced.
+    """Rename the file `source` to `target`. If `target` exists, it is replaced.
 
-    The content of `source` must already be on stable storage. With `durable`, the new name is
-    forced to stable storage too.
+    The content of `source` must already be on stable storage. With `durable`, the new name is also
+    forced to stable storage.
     """
     with storage_errors(target):
         source.replace(target)
@@ -395,7 +400,10 @@ def replace_directory(source: Path, target: Path) -> None:
 
 
 def _exchange(source: Path, target: Path) -> bool:
-    """Exchange two directories in one step. Return False if the kernel cannot do that."""
+    """Exchange two directories in one step. Return False if the kernel cannot do that.
+
+    Raise `OSError` for any other failure.
+    """
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):

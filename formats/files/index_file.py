@@ -68,8 +68,8 @@ _ENCRYPTED = 0x1 | 0x40 | 0x2000  # flags of an encrypted member or header
 def write_index(stream: BinaryIO, chunks: Iterable[npt.NDArray[np.int64]], count: int) -> int:
     """Write an index file of the `count` numbers in `chunks` to `stream`, and return their CRC-32.
 
-    Raise `ValueError` if `chunks` hold another number of numbers. The function needs the memory of
-    one chunk.
+    Raise `ValueError` if `chunks` do not hold exactly `count` numbers. The function needs the
+    memory of one chunk.
     """
     stream.write(head(count))
     crc = written = 0
@@ -99,7 +99,7 @@ def open_index(path: Path, count: int) -> npt.NDArray[np.int64]:
 def check_index(path: Path, count: int) -> int:
     """Return the byte offset of the numbers in the index file `path`, without reading any number.
 
-    Raise what `open_index` raises.
+    Raise `IntegrityError` if the file is damaged.
     """
     with open_ordinary(path, path.name) as stream:
         return _begin(stream, path, count)
@@ -108,8 +108,8 @@ def check_index(path: Path, count: int) -> int:
 def is_ours(found: bytes, size: int, count: int) -> bool:
     """Return whether a file of `size` bytes that begins with `found` may be from `write_index`.
 
-    The bytes `found` must be as many as `head` has. The caller must still compare the end of the
-    file with `tail`.
+    The argument `found` must have the length of ``head(count)``. The caller must still compare the
+    end of the file with `tail`.
     """
     return size == index_size(count) and found == head(count)
 
@@ -292,7 +292,7 @@ def _numbers_at(stream: FileIO, size: int, count: int) -> int:
 
 
 class _Bounded(io.RawIOBase):
-    """View of `stream` that raises if a caller reads more than `_AROUND` bytes at once."""
+    """View of `stream` that raises `ValueError` if more than `_AROUND` bytes are read at once."""
 
     def __init__(self, stream: FileIO) -> None:
         self._stream = stream
@@ -346,9 +346,10 @@ def _numbers_member(archive: zipfile.ZipFile, count: int) -> zipfile.ZipInfo:
 def _check_others(
     archive: zipfile.ZipFile, others: list[zipfile.ZipInfo], numbers: zipfile.ZipInfo, count: int
 ) -> None:
-    """Raise unless the pickle describes a little-endian int64 vector of `count` numbers.
+    """Raise `ValueError` unless data.pkl describes a little-endian int64 vector [count].
 
-    Reading the members `others` also checks their CRC-32s. The numbers themselves are not read.
+    The function also checks the CRC-32s of the archive members `others`, and does not read the
+    member `numbers`.
     """
     root = numbers.filename.partition("/")[0]
     if sum(member.file_size for member in others) > _AROUND:
@@ -366,7 +367,10 @@ def _check_others(
 
 
 def _vector(count: int) -> re.Pattern[bytes]:
-    """Return the pattern for the pickle after the storage: offset 0, [count], stride [1]."""
+    """Return a pattern for the part of the pickle that describes the vector.
+
+    It says that the vector has offset 0 in its storage, shape [count] and stride [1].
+    """
     lengths = [b"K" + bytes([count])] if count < 1 << 8 else []
     lengths += [b"M" + struct.pack("<H", count)] if count < 1 << 16 else []
     lengths += [b"J" + struct.pack("<i", count)] if count < 1 << 31 else []
@@ -376,7 +380,10 @@ def _vector(count: int) -> re.Pattern[bytes]:
 
 
 def _alone(numbers: list[bytes]) -> bytes:
-    """Return a pattern for a tuple of one number. The encodings of the number are in `numbers`."""
+    """Return a pattern for a pickled tuple of one number.
+
+    The list `numbers` holds all encodings that the number may have.
+    """
     number = b"(?:" + b"|".join(map(re.escape, numbers)) + b")"
     return rb"(?:" + number + rb"\x85|\(" + number + rb"t)" + _MEMO
 

@@ -80,7 +80,7 @@ def begin(size: int, dtype: str, shape: tuple[int, ...]) -> int | None:
 
 
 def describes(found: bytes, dtype: str, shape: tuple[int, ...]) -> bool:
-    """Return whether the bytes `found` are a header with their own length, `dtype` and `shape`."""
+    """Return whether the bytes `found` are a whole header for an array of `dtype` and `shape`."""
     length = len(found) - len(_MAGIC) - 2
     return (
         length >= 0
@@ -90,10 +90,10 @@ def describes(found: bytes, dtype: str, shape: tuple[int, ...]) -> bool:
 
 
 def check(found: bytes, size: int, dtype: str, shape: tuple[int, ...], *, where: str) -> None:
-    """Raise `IntegrityError` about `where` unless a file of `size` bytes holds such an array.
+    """Raise `IntegrityError` about `where` unless a file holds an array of `dtype` and `shape`.
 
-    The array has the given `dtype` and `shape`. The argument `found` holds the first bytes of the
-    file, as many as `begin` returns. It is empty if `begin` returns None.
+    The file has `size` bytes. The argument `found` holds its first bytes, as many as `begin`
+    returns, and is empty if `begin` returns None.
     """
     if begin(size, dtype, shape) != len(found) or not describes(found, dtype, shape):
         problem = f"expected a .npy array of type {dtype} and shape {shape}"
@@ -105,7 +105,8 @@ def open_array(
 ) -> npt.NDArray[Any]:
     """Return the array in the .npy file `path`, mapped read-only.
 
-    Raise `IntegrityError` about `where` if the file has another type or shape.
+    Raise `IntegrityError` about `where` (by default the file name) if the file has a different type
+    or shape.
     """
     with path.open("rb") as stream:
         at = _check_file(stream, where or path.name, dtype, shape)
@@ -115,10 +116,10 @@ def open_array(
 
 
 def read_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Read the array in the .npy file `path` without mapping it.
+    """Return the array in the .npy file `path`, read without a map.
 
-    Raise `StorageError` if the disk cannot read a block, and `IntegrityError` if the file has
-    another type or shape.
+    Raise `StorageError` if the disk cannot read a block, and `IntegrityError` if the file has a
+    different type or shape.
     """
     with storage_errors(path), path.open("rb", buffering=0) as stream:
         stream.seek(_check_file(stream, str(path), dtype, shape))
@@ -133,7 +134,10 @@ def read_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[An
 
 
 def _check_file(stream: BinaryIO | FileIO, where: str, dtype: str, shape: tuple[int, ...]) -> int:
-    """Return the byte offset of the numbers in an open .npy file, or raise as `check` does."""
+    """Return the byte offset of the numbers in an open .npy file.
+
+    Raise `IntegrityError` about `where` unless the file holds an array of `dtype` and `shape`.
+    """
     size = os.fstat(stream.fileno()).st_size
     at = begin(size, dtype, shape) or 0
     check(stream.read(at), size, dtype, shape, where=where)

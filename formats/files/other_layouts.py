@@ -25,10 +25,10 @@ _USER_BLOCKS = (0, *(512 << power for power in range(12)))
 
 
 def other_layout_of(path: Path) -> OtherLayout | None:
-    """Return the layout of the file or directory `path`, or None if it is none of `OtherLayout`.
+    """Return the layout of the file or directory `path`: "jasper", "safetensors" or "hdf5".
 
-    A directory that contains an array file of JASPER is a JASPER dataset, even if it also has a
-    config.json.
+    Return None if the layout is none of these or `path` does not exist. A directory that contains
+    an array file of JASPER is a JASPER dataset, even if it also has a config.json.
     """
     if path.is_dir():
         return "jasper" if any((path / name).exists() for name in _JASPER_FILES) else None
@@ -64,7 +64,10 @@ def refuse_other_layout(path: Path) -> None:
 
 
 def vectors_remedy(path: Path, layout: Literal["safetensors", "hdf5"]) -> str:
-    """Return advice with the command that builds a dataset from `path`, a file of vectors only."""
+    """Return advice with the command that builds a dataset from the vectors in the file `path`.
+
+    The command is right only if the file contains nothing but vectors.
+    """
     vectors = path.with_suffix(".npz") if layout == "hdf5" else path
     out = shlex.quote(f"{path.with_suffix('')}-converted")
     build = f"`dataprep build --kind embeddings --input {shlex.quote(str(vectors))} --out {out}`"

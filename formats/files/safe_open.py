@@ -1,7 +1,7 @@
 """Safe opening of files of unknown origin: only ordinary files are opened.
 
-Links are not followed, opening a pipe does not block, and devices are not read. All of them are
-refused. The check costs two system calls more than a plain open.
+Links, pipes and devices are refused: a link is not followed, and opening a pipe does not block. The
+check costs two system calls more than a plain open.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Headers of `.safetensors` files, read and written.
 
 A file consists of eight bytes with the length of the header, the header as JSON, and the numbers of
-one tensor after the other. The header has a type, a shape and a range of bytes for each tensor, and
-texts under ``__metadata__``.
+all tensors, one tensor after the other. The header holds a type, a shape and a range of bytes for
+each tensor, and texts under ``__metadata__``.
 
 Format: https://github.com/huggingface/safetensors#format
 """

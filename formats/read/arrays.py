@@ -31,7 +31,7 @@ Rows = npt.NDArray[np.int64]
 def open_arrays(path: str | os.PathLike[str], *, io: ReadBy | None = None) -> ArrayData:
     """Open the dataset of embeddings or pairs in the directory `path`.
 
-    The argument `io` and the errors are those of `dataprep.open_dataset`. Opening takes a few
+    For the argument `io` and the errors see `dataprep.open_dataset`. Opening takes a few
     milliseconds for any number of rows.
 
         >>> data = open_arrays("vectors")                             # doctest: +SKIP
@@ -84,7 +84,10 @@ class ArrayData(OpenDirectory[ArrayManifest, "ArraySplit"]):
 
 
 class NamedArray:
-    """An array: `rows` rows of shape `row_shape` and numpy type `dtype` (uint16 for bfloat16)."""
+    """An array: `rows` rows of shape `row_shape` and numpy type `dtype`.
+
+    The numbers of a bfloat16 array have the type uint16, because numpy has no bfloat16.
+    """
 
     def __init__(self, files: Files, name: str, entry: ArrayEntry) -> None:
         self.name = name
@@ -105,10 +108,10 @@ class NamedArray:
         return self.rows
 
     def take(self, rows: Rows) -> Array:
-        """Return a copy of the rows numbered `rows` [k]: an array [k, *row_shape].
+        """Return a copy of the rows at the indices `rows` [k]: an array [k, *row_shape].
 
-        This costs one memory copy for any number of shards. Raise `IndexError` for a row outside
-        0 .. `rows` - 1.
+        This costs one memory copy for any number of shards. Raise `IndexError` for an index outside
+        the array.
         """
         if len(rows) and self._width:
             check_inside(self._called, rows, 1, self.rows)
@@ -146,7 +149,7 @@ class ArraySplit:
     def content_id(self) -> str:
         """Hex digest that is equal for splits of equal content.
 
-        It is the seed of the sample orders.
+        The shuffled order of the samples depends on it, on the seed and on the epoch.
         """
         return self.entry.content_id
 
@@ -154,9 +157,9 @@ class ArraySplit:
         return self.entry.rows
 
     def rows(self, samples: Rows) -> Rows:
-        """Return the row numbers of `samples` [k], which count from 0 in the split: int64 [k].
+        """Return the row of the dataset for each of `samples` [k], which are indices in the split.
 
-        Raise `IndexError` for a sample outside 0 .. len - 1.
+        The result is int64 [k]. Raise `IndexError` for a sample outside 0 .. len - 1.
         """
         if len(samples) == 0:
             return np.empty(0, np.int64)

@@ -28,11 +28,11 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """Parts of documents in consecutive windows: int64 arrays with one entry for each part.
+    """The parts of documents that lie in some windows: int64 arrays with one entry for each part.
 
-    In the concatenated windows, the `length` tokens from `begin` on belong to document `document`
-    of the split. Each part lies in one window, a document without tokens has no part, and together
-    the parts cover all windows.
+    If the windows are concatenated, the `length` tokens from position `begin` on are a part of
+    document `document` of the split. Each part lies in one window, a document without tokens has no
+    part, and together the parts cover all windows.
     """
 
     begin: Counts
@@ -51,9 +51,9 @@ class Parts:
 class _Pieces:
     """Windows cut at the ends of shards: int64 arrays with one entry for each piece, in order.
 
-    A piece has the tokens `begin` to `last` (inclusive) of shard `shard`, and begins at position
-    `at` in the concatenated windows. If all pieces lie in one shard, as in most batches, `shard` is
-    an int.
+    A piece consists of the tokens at positions `begin` to `last` (inclusive) of shard `shard`. It
+    begins at position `at` of the concatenated windows. If all pieces lie in one shard, as in most
+    batches, `shard` is an int.
     """
 
     shard: Counts | int
@@ -66,9 +66,9 @@ class _Pieces:
 class Boundaries:
     """Offsets of the documents of a split, looked up in the files of its shards.
 
-    The arrays `token_base` and `document_base` [shards + 1] hold the first token and the first
-    document of each shard, and the total number as the last entry. The function `offsets(shard)`
-    returns the uint64 array in the file `files[shard]`.
+    The arrays `token_base` and `document_base` [shards + 1] hold the position of the first token
+    and the index of the first document of each shard. The last entry is the total number. The
+    function `offsets(shard)` returns the uint64 array in the file `files[shard]`.
     """
 
     token_base: Counts
@@ -117,9 +117,9 @@ class Boundaries:
         )  # fmt: skip
 
     def _bisect(self, pieces: _Pieces) -> tuple[Counts, Counts]:
-        """Return the first document of each piece and its last document + 1, numbered in its shard.
+        """Return two arrays: for each piece, the index of its first document, and of its last + 1.
 
-        Raise `IntegrityError` for damaged offsets.
+        The indices count from 0 in each shard. Raise `IntegrityError` for damaged offsets.
         """
         # uint64 like the offsets: int64 keys would make numpy convert the whole array to float64.
         keys = np.concatenate([pieces.begin, pieces.last]).view(np.uint64).reshape(2, -1)
@@ -141,12 +141,15 @@ class Boundaries:
 
 
 def _each(shard: Counts | int, at: Any) -> Any:
-    """Return the shards of the entries at index `at`. An int `shard` holds for all entries."""
+    """Return ``shard[at]``, or `shard` itself if it is an int, which stands for all entries."""
     return shard[at] if isinstance(shard, np.ndarray) else shard
 
 
 def _groups(shard: Counts | int) -> Iterator[tuple[int, Any]]:
-    """Yield each shard number that occurs in `shard`, with an index that selects its entries."""
+    """Yield each distinct number in `shard`, with an index that selects the entries equal to it.
+
+    An int `shard` stands for all entries.
+    """
     if not isinstance(shard, np.ndarray):
         yield shard, slice(None)
         return
@@ -168,8 +171,8 @@ def steps(begins: Counts, stop: int) -> Counts:
 def ragged(first: Counts, stop: Counts) -> tuple[Counts, Counts, Counts]:
     """Concatenate the ranges first[i] .. stop[i] - 1, where stop[i] >= first[i].
 
-    Return three arrays: the range number i of each entry, the entries, and the position of the
-    first entry of each range.
+    Return three arrays: the index i of the range of each entry, the entries, and the position in
+    the result at which each range begins.
 
     >>> [found.tolist() for found in ragged(np.array([5, 9, 2]), np.array([7, 9, 5]))]
     [[0, 0, 2, 2, 2], [5, 6, 2, 3, 4], [0, 2, 2]]
@@ -183,8 +186,8 @@ def ragged(first: Counts, stop: Counts) -> tuple[Counts, Counts, Counts]:
 class LoadedBoundaries:
     """Offsets of all documents of a split in one array in memory, 8 bytes for each document.
 
-    The array `starts`, int64 [documents + 1], holds the first token of each document, and the end
-    of the last document.
+    The array `starts`, int64 [documents + 1], holds the position of the first token of each
+    document. Its last entry is the number of tokens.
 
     >>> held = LoadedBoundaries(np.array([0, 2, 2, 5]))
     >>> parts = held.parts(np.array([1]), 3)
@@ -197,7 +200,7 @@ class LoadedBoundaries:
 
     @classmethod
     def read(cls, boundaries: Boundaries) -> LoadedBoundaries:
-        """Read the offsets of all shards into memory.
+        """Return the offsets of all shards of `boundaries`, read into memory.
 
         Raise `IntegrityError` if the offsets of a shard decrease, or do not run from 0 to its
         number of tokens.

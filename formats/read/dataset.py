@@ -83,7 +83,11 @@ class Dataset(OpenDirectory[Manifest, "Split"]):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The `tokenizers.Tokenizer` that made the ids, loaded on first use."""
+        """The `tokenizers.Tokenizer` that made the ids, loaded on first use.
+
+        Raises `IntegrityError` if the stored file has changed, and `IncompatibleError` if the
+        tokenizers library cannot read it.
+        """
         if self._tokenizer is None:
             self._tokenizer = self._load_tokenizer()
         return self._tokenizer
@@ -99,9 +103,10 @@ class Dataset(OpenDirectory[Manifest, "Split"]):
             return Tokenizer.from_buffer(data)
 
     def decode(self, ids: npt.ArrayLike, tokenizer: Tokenizer | None = None) -> str:
-        """Return the text of `ids`, special tokens included.
+        """Return the text of `ids`, including special tokens.
 
-        The ids are decoded by `tokenizer`, or by the dataset's own tokenizer if that is None.
+        The ids are decoded by `tokenizer`, or by the dataset's own tokenizer if `tokenizer` is
+        None. Raise `IncompatibleError` if the tokenizers library fails.
         """
         tokenizer = tokenizer or self.tokenizer
         with rust_errors(self._unusable):
@@ -135,8 +140,9 @@ class Dataset(OpenDirectory[Manifest, "Split"]):
 class Split:
     """Split of a dataset: a stream of `tokens` tokens, cut into `documents` documents.
 
-    Positions and documents count from the start of the split, not of a shard. ``len(split)`` is the
-    number of documents; ``split[i]`` and iteration give the ids of documents.
+    Positions and document indices count from the start of the split, not of a shard. ``len(split)``
+    is the number of documents. ``split[i]`` is the array of the token ids of document `i`, and
+    iteration yields these arrays.
     """
 
     def __init__(self, dataset: Dataset, name: str, entry: SplitEntry) -> None:
@@ -195,7 +201,7 @@ class Split:
     def content_id(self) -> str:
         """Hex digest that is equal for splits of equal content.
 
-        It is the seed of the sample orders.
+        The shuffled order of the samples depends on it, on the seed and on the epoch.
         """
         return self.entry.content_id
 
@@ -207,28 +213,33 @@ class Split:
         self._ids = None
 
     def read(self, start: int, stop: int) -> Ids:
-        """Return a copy of tokens `start` to `stop` - 1 of the stream: an array [stop - start]."""
+        """Return a copy of tokens `start` to `stop` - 1 of the stream: an array [stop - start].
+
+        Raise `IndexError` if they are outside the stream.
+        """
         return self.stream.read(start, stop)
 
     def gather(self, starts: npt.NDArray[np.int64], length: int) -> Ids:
-        """Return the windows of `length` tokens at `starts`: a new array [len(starts), length].
+        """Return the windows of `length` tokens at positions `starts`: [len(starts), length].
 
         A window may run over the end of a shard. If files are mapped, this costs one memory copy
-        for any number of shards, otherwise 2 microseconds for each window.
+        for any number of shards, otherwise 2 microseconds for each window. Raise `IndexError` for a
+        window outside the stream.
         """
         return self.stream.gather(starts, length)
 
     def gather_in_turn(
         self, starts: npt.NDArray[np.int64], length: int, rows: Sequence[int]
     ) -> Iterator[Ids]:
-        """Yield the windows at the first `rows[0]` of `starts`, at the next `rows[1]`, and so on.
+        """Yield windows in batches: those at the first `rows[0]` positions in `starts`, and so on.
 
-        Each array equals the result of `gather`, but takes some microseconds less.
+        Batch `i` is an array [rows[i], length]. It equals the result of `gather` for its positions,
+        but takes some microseconds less.
         """
         return self.stream.gather_in_turn(starts, length, rows)
 
     def span(self, document: int) -> tuple[int, int]:
-        """Return the first token of `document`, and its last token + 1, in the stream of the split.
+        """Return the positions at which `document` starts and stops in the stream of the split.
 
         Raise `IndexError` if there is no such document, and `IntegrityError` for damaged offsets.
         """
@@ -251,7 +262,11 @@ class Split:
         return self.dataset.decode(ids)
 
     def source(self, document: int) -> tuple[str, int]:
-        """Return where `document` is from: the name of an input, and a byte offset or row in it."""
+        """Return the name of the input that contains `document`, and its location in that input.
+
+        The location is a byte offset or a row number. Raise `IndexError` if there is no such
+        document, and `IntegrityError` if the stored input number is invalid.
+        """
         shard, local = self._locate(document)
         entry = self.entry.shards[shard]
         number, position = self._array(entry.source)[local].tolist()
@@ -263,10 +278,11 @@ class Split:
 
     @property
     def record_ids(self) -> npt.NDArray[np.int64] | RecordIds:
-        """Record id of each document: int64 [documents], mapped, or read if `io` is ``"pread"``.
+        """Record id of each document: int64 [documents].
 
-        If each shard has its own file of ids (``entry.index`` is None), this is a `RecordIds`,
-        which reads on demand and which `np.asarray` converts to an array.
+        The result is an array, mapped if `io` is ``"mmap"``. But if each shard has its own file of
+        ids (``entry.index`` is None), the result is a `RecordIds`, which reads ids on demand and
+        which `np.asarray` converts to an array.
         """
         if self.entry.index is not None:
             return self.dataset.files.index(self.entry.index, self.documents)
@@ -289,7 +305,7 @@ class Split:
         return damaged_file(problem, self.entry.shards[shard].docs, "E_OFFSETS")
 
     def _locate(self, document: int) -> tuple[int, int]:
-        """Return the shard that holds `document`, and the number of the document in this shard.
+        """Return the index of the shard that holds `document`, and the document's index in it.
 
         Raise `IndexError` if there is no such document.
         """
@@ -306,7 +322,11 @@ class Split:
         return Stream(self.dataset.files.source(names, "|u1", lengths), lengths)
 
     def offsets(self, shard: int) -> Ids:
-        """Return the offsets of the documents in `shard`: uint64 [documents + 1]."""
+        """Return the offsets of the documents in `shard`: uint64 [documents + 1].
+
+        Document `i` of the shard has the tokens at positions ``offsets[i]`` to
+        ``offsets[i + 1] - 1`` of the shard.
+        """
         return self._array(self.entry.shards[shard].docs)
 
     def _array(self, name: str) -> Ids:

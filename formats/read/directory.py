@@ -1,4 +1,4 @@
-"""Opening of a dataset directory, and the part of an open dataset that all kinds share.
+"""Opening of a dataset directory, and the base class of open datasets of every kind.
 
 Opening reads config.json and compares the size of every file with it. No data is read.
 """
@@ -27,7 +27,7 @@ SplitT = TypeVar("SplitT")
 def open_directory(
     path: str | os.PathLike[str], io: ReadBy | None, load: Callable[[Path], ManifestT]
 ) -> tuple[Path, ManifestT, BuildGuard, ReadBy]:
-    """Check the dataset at `path` and return the arguments of `OpenDirectory` for it.
+    """Check the dataset at `path` and return the arguments with which to make an `OpenDirectory`.
 
     The function `load` reads and validates config.json. Raise `IntegrityError` unless every file
     has the size that config.json says.
@@ -49,8 +49,9 @@ def open_directory(
 class OpenDirectory(Generic[ManifestT, SplitT]):
     """An open dataset: its manifest, its files, and its splits by name.
 
-    Files are mapped, or opened, on first use in each process. All splits share them, and pickling
-    drops them. ``dataset["train"]`` is a split, and iteration yields the names of the splits.
+    Each process maps or opens a file when it first uses the file. All splits share the files, and a
+    pickle does not contain them. ``dataset["train"]`` is a split, and iteration yields the names of
+    the splits.
     """
 
     splits: Mapping[str, SplitT]
@@ -75,7 +76,7 @@ class OpenDirectory(Generic[ManifestT, SplitT]):
     def inputs(self) -> tuple[InputEntry, ...]:
         """The inputs of the build, in order.
 
-        If they are in a side file, it is read on first use.
+        If the manifest keeps them in a side file, the file is read on first use.
         """
         if self._inputs is None:
             self._inputs = self._guard.open(lambda: read_inputs(self.path, self.manifest))
@@ -120,9 +121,10 @@ class OpenDirectory(Generic[ManifestT, SplitT]):
 def reopen(
     opener: Callable[..., OpenDirectory[Any, Any]], path: Path, self_sha256: str, io: ReadBy
 ) -> OpenDirectory[Any, Any]:
-    """Open the dataset in `path` with `opener` when an open dataset is unpickled.
+    """Return the dataset in `path`, opened by `opener`. Unpickling a dataset calls this function.
 
-    Raise `IntegrityError` if the directory now holds another build.
+    Raise `IntegrityError` if the dataset was replaced since, so that the digest of config.json is
+    not `self_sha256`.
     """
     dataset = opener(path, io=io)
     require_same(path, self_sha256, dataset.manifest.self_sha256)
@@ -143,7 +145,10 @@ def choose_io(io: ReadBy | None, directory: Path) -> ReadBy:
 
 
 def _check_sizes(directory: Path, entries: Sequence[FileEntry]) -> None:
-    """Raise `IntegrityError` if a file is missing or has another size, or if a folder is a link."""
+    """Raise `IntegrityError` unless all `entries` are ordinary files of the sizes that they state.
+
+    A folder of such files must not be a symbolic link.
+    """
     for folder in sorted(folders_of(entry.name for entry in entries)):
         if (directory / folder).is_symlink():
             raise IntegrityError(

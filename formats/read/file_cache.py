@@ -25,7 +25,7 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # mmap(2) says ENOMEM f
 
 
 class FileCache:
-    """Maps and open files by name. The least recently used are dropped.
+    """Maps and open files by name. A full cache drops the least recently used objects.
 
     Copies and pickles of a cache start empty.
     """

@@ -54,9 +54,9 @@ _LITTLE = 1 << 28  # bytes of addresses that may be spent even under a limit (ul
 class MappedFiles:
     """`NumberSource` that maps each of `files` on first use.
 
-    The function `path(name)` returns the path of a file. Raise `OSError` if the range of addresses
-    cannot be reserved (a limit of virtual memory). Reading raises `StorageError` for a file that
-    cannot be mapped; other maps stay valid.
+    The function `path(name)` returns the path of a file. Raises `OSError` if the range of addresses
+    cannot be reserved because virtual memory is limited. The methods that read raise `StorageError`
+    for a file that cannot be mapped. Other maps stay valid then.
     """
 
     def __init__(self, files: PreadFiles, *, path: Callable[[str], str]) -> None:
@@ -73,7 +73,7 @@ class MappedFiles:
         self._maps: _Maps | None = self._reserve()
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
-        """See `NumberSource`. This takes one fancy index over all files."""
+        """See `NumberSource`. One indexing operation of NumPy reads from all files."""
         maps, item = self._ready(shards), self.dtype.itemsize
         starts = self.first[shards] + local
         windows = maps.windows(length)
@@ -124,7 +124,7 @@ class MappedFiles:
     def close(self) -> None:
         """Drop the range of addresses. The next read reserves another range.
 
-        The range is unmapped when its last user is gone.
+        The dropped range is unmapped when no array uses it any more.
         """
         self._maps = None
 
@@ -135,7 +135,10 @@ class MappedFiles:
         return maps
 
     def _ready(self, shards: Positions | int) -> _Maps:
-        """Return the maps, after mapping those files of `shards` that are not mapped yet."""
+        """Return the range of addresses, after mapping those files of `shards` that are not mapped.
+
+        Raise `StorageError` if a file cannot be mapped or there are not enough addresses.
+        """
         maps = self._maps  # another thread may close
         if maps is None:
             maps = self._maps = self._reserve_again(shards)
@@ -147,9 +150,10 @@ class MappedFiles:
         return maps
 
     def _reserve_again(self, shards: Positions | int) -> _Maps:
-        """Reserve another range after `close`. Two threads may reserve a range each.
+        """Return a newly reserved range, because `close` has dropped the old one.
 
-        Raise `StorageError` if there are not enough addresses.
+        Two threads may reserve a range each. Raise `StorageError` if there are not enough
+        addresses.
         """
         try:
             return self._reserve()
@@ -172,9 +176,9 @@ class MappedFiles:
     def check_sizes(self, shards: Positions | int) -> None:
         """Raise `IntegrityError` if a file of `shards` has changed its size since it was mapped.
 
-        Sizes are compared at most every 10 ms, which in training means for every batch, and for at
-        most a hundredth of the time. A file that was removed or replaced is not an error, because
-        its map does not change.
+        Sizes are compared at most every 10 ms, and the comparisons take at most a hundredth of the
+        time. Training usually takes longer for a batch, so sizes are compared for every batch. A
+        file that was removed or replaced is not an error, because its map does not change.
         """
         maps = self._maps
         if maps is not None and time.monotonic() >= maps.check_at:
@@ -198,9 +202,9 @@ class MappedFiles:
 
 
 def _each(shards: Positions | int) -> list[int]:
-    """Return the distinct shard numbers, sorted.
+    """Return the distinct shard numbers in `shards`, in increasing order.
 
-    In contrast to this function, np.unique would import numpy.ma, which takes 15 ms.
+    The function does not call np.unique, which would import numpy.ma and take 15 ms.
     """
     return sorted(set(np.atleast_1d(shards).tolist()))
 
@@ -215,7 +219,7 @@ def _not_mapped(name: str, error: OSError) -> StorageError:
 
 
 class _Maps:
-    """The range of addresses, and which files are mapped in it."""
+    """A reserved range of addresses, with a record of the files that are mapped in it."""
 
     def __init__(self, size: int, dtype: np.dtype[Any], files: int) -> None:
         self._range = _Range(size)
@@ -254,9 +258,10 @@ class _Maps:
         return found
 
     def add(self, descriptor: int, place: int, size: int) -> None:
-        """Map a file at offset `place` of the range. Two threads may map the same file.
+        """Map a file of `size` bytes at offset `place` of the range. `descriptor` is the open file.
 
-        Raise `OSError` if the file cannot be mapped or the kernel has no map left.
+        Two threads may map the same file. Raise `OSError` if the file cannot be mapped or the
+        kernel allows no more maps.
         """
         if self.torn:  # found by another thread
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
@@ -301,9 +306,10 @@ class _Range:
 
 
 def _probe(descriptor: int) -> None:
-    """Raise `OSError` if the file cannot be mapped (some on FUSE, all in /sys).
+    """Raise `OSError` if the file cannot be mapped, like some files on FUSE and all in /sys.
 
-    The function makes two maps, because a map in the middle of the range turns one map into three.
+    Mapping a file in the middle of the reserved range turns one map into three. The function
+    therefore tests whether the kernel allows two more maps.
     """
     size, found = mmap.PAGESIZE, list[int]()
     try:
@@ -335,10 +341,10 @@ def _libc() -> ctypes.CDLL:
 
 
 def file_places(sizes: Positions, row: int) -> tuple[Positions, int]:
-    """Return the starts of files of `sizes` bytes in a range, and the size of the range.
+    """Return the offsets of files of `sizes` bytes in a range of addresses, and the range's size.
 
-    The starts are multiples of `row` bytes (the size of a row) if there are enough addresses. With
-    a `row` of 0 there are no rows.
+    The offsets are multiples of `row` (the size of a row in bytes) if there are enough addresses.
+    With a `row` of 0 there are no rows.
 
     >>> import numpy
     >>> places, size = file_places(numpy.array([5000, 300, 20]), 0)
@@ -366,10 +372,11 @@ def _placed(sizes: Positions, unit: int) -> tuple[Positions, int]:
 
 
 def lines_of(places: Positions, first_rows: Positions, row: int) -> Positions | None:
-    """Return, for each file, what to add to a row number to get its line in the table.
+    """Return, for each file, the number to add to a row number to get the row's line in the table.
 
-    The array `first_rows` holds the number of the first row of each file. Return None if there is
-    no table.
+    The table (see the module) has lines of `row` bytes. The array `places` holds the offset of each
+    file's rows in the table, and `first_rows` the number of each file's first row. Return None if
+    there is no table, because `row` is 0 or an offset is not a multiple of `row`.
     """
     if not row or (places % row).any():
         return None

@@ -31,7 +31,7 @@ _GAP = 512  # positions up to so far apart share one read
 
 
 class File:
-    """An open file of `size` bytes. It is closed when its last user is gone."""
+    """An open file of `size` bytes. Its descriptor is closed when the object is no longer used."""
 
     def __init__(self, name: str, descriptor: int, size: int) -> None:
         self.name = name
@@ -68,7 +68,10 @@ class File:
 
 
 def open_file(path: Path, name: str, size: int) -> File:
-    """Open `path`. Raise `IntegrityError`, calling the file `name`, unless it has `size` bytes."""
+    """Return the file `path`, open for reading. Errors call the file `name`.
+
+    Raise `IntegrityError` unless the file has `size` bytes, and `OSError` if it cannot be opened.
+    """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     file = File(name, descriptor, size)
     found = os.fstat(descriptor).st_size
@@ -80,10 +83,10 @@ def open_file(path: Path, name: str, size: int) -> File:
 class PreadFiles:
     """`NumberSource` that reads numbers of `dtype` from files, each opened on first use.
 
-    The argument `sizes` holds the size of each file in bytes. The numbers begin at byte `offset`,
-    which is an int or an array with an entry for each file. The function `open(name, size)` opens
-    and checks a file. Open files are kept in `cache` and count towards its limit. For `take_rows`,
-    `width` numbers are a row.
+    The argument `sizes` holds the size in bytes of each file in `names`. The numbers begin at byte
+    `offset`, which is an int or an array with an entry for each file. The function
+    `open(name, size)` opens and checks a file. Open files are kept in `cache` and count towards its
+    limit. A row that `take_rows` returns has `width` numbers.
     """
 
     def __init__(
@@ -142,11 +145,11 @@ class PreadFiles:
         self.file(shard).read_into(out.data.cast("B"), at)
 
     def windows(self, length: int) -> None:
-        """Return None: files that are not mapped have no windows in memory."""
+        """Return None, because no file is mapped (see `NumberSource.windows`)."""
 
     @property
     def first(self) -> Positions:
-        """Empty array: files that are not mapped have no positions in memory (see `windows`)."""
+        """Empty array, because no file is mapped (see `NumberSource.first`)."""
         return np.empty(0, np.int64)
 
     def check_sizes(self, shards: Positions | int) -> None:
@@ -159,8 +162,8 @@ class PreadFiles:
 class FileArray:
     """Array in a file, read on demand and without a map.
 
-    It has those methods of an array that readers of offsets and provenance use, and keeps nothing
-    in memory. `np.asarray` and `astype` read the whole array.
+    It has only the array methods that readers of offsets and provenance need, and holds no data in
+    memory. `np.asarray` and `astype` read the whole array.
     """
 
     def __init__(self, file: File, dtype: str, shape: tuple[int, ...], offset: int) -> None:
@@ -193,7 +196,7 @@ class FileArray:
     def take(self, at: Positions, mode: str = "clip") -> Numbers:
         """Return the entries at positions `at` [k]. Entries close to each other are read together.
 
-        Positions outside the array are clipped.
+        A position outside the array is replaced by the nearest position inside it.
         """
         wanted = np.clip(at, 0, len(self) - 1)
         order = np.argsort(wanted, kind="stable")
@@ -206,7 +209,7 @@ class FileArray:
         return out
 
     def searchsorted(self, keys: npt.ArrayLike, side: str = "left") -> Positions:
-        """Return what `numpy.searchsorted` does, with about log2(len / 512) reads a key."""
+        """Return the same as `numpy.searchsorted`. Each key costs about log2(len / 512) reads."""
         wanted = np.asarray(keys)
         flat = [self._search(key, side) for key in wanted.reshape(-1)]
         return np.array(flat, np.int64).reshape(wanted.shape)

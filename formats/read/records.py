@@ -26,7 +26,10 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Groups:
-    """Records of one split, numbered in stored order. The function `array` opens a file by name."""
+    """Records of preferences in one split: the documents and the scores of each record.
+
+    Records are numbered in stored order. The function `array(name)` returns the array in a file.
+    """
 
     def __init__(
         self, shards: Sequence[ShardEntry], array: Callable[[str], npt.NDArray[Any]]
@@ -41,9 +44,10 @@ class Groups:
         return int(self._records[-1])
 
     def documents(self, records: Numbers) -> tuple[Numbers, Numbers]:
-        """Return `first` and `stop`, int64 [n]: the range of documents of each of `records` [n].
+        """Return two arrays, int64 [n]: each record's first document, and its last document + 1.
 
-        Raise `IndexError` for a record outside the split, and `IntegrityError` for damaged groups.
+        Both are indices in the split. Raise `IndexError` for a record outside the split, and
+        `IntegrityError` for damaged groups.
 
             >>> first, stop = groups.documents(np.array([0, 7]))         # doctest: +SKIP
         """
@@ -65,7 +69,7 @@ class Groups:
         return first, stop
 
     def scores(self, documents: Numbers) -> npt.NDArray[np.float32]:
-        """Return the scores of `documents` [n], which are numbered in the split: float32 [n].
+        """Return the scores of `documents` [n], which are indices in the split: float32 [n].
 
         Raise `IndexError` for a document outside the split.
         """
@@ -79,7 +83,7 @@ class Groups:
         return out
 
     def holding(self, documents: Numbers) -> Numbers:
-        """Return the number of the record that holds each of `documents` [n]: int64 [n].
+        """Return the index of the record that holds each of `documents` [n]: int64 [n].
 
         Raise `IndexError` for a document outside the split, and `IntegrityError` for damaged
         groups.

@@ -3,7 +3,8 @@
 Positions count over all shards, so no result depends on where a shard ends. The numbers come from a
 `NumberSource`: `MappedFiles` (a memory copy and no system call) or `PreadFiles` (a system call for
 each window, and errors where a map would end the process). Shards and positions are computed for
-all windows of a batch at once. Window by window, this would take as long as copying 64 KiB each.
+all windows of a batch at once. Computing them for one window at a time would take as long as
+copying 64 KiB for each window.
 """
 
 from __future__ import annotations
@@ -40,14 +41,18 @@ _NOWHERE = (1 << 63) - 1  # above any place; negative after adding a start of 1 
 
 
 class NumberSource(Protocol):
-    """Protocol for the files that hold a stream. Positions count from the start of a shard."""
+    """Protocol for the files that hold a stream. Positions count from the start of a shard.
+
+    The numbers of a shard are in one file.
+    """
 
     dtype: np.dtype[Any]
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
-        """Return `length` >= 1 numbers at each of `local`: a new array [len(local), length].
+        """Return the `length` >= 1 numbers from each position in `local` on: [len(local), length].
 
-        The argument `shards` holds the shard of each row, or is one shard number for all rows.
+        The result is a new array. The argument `shards` holds the shard of each row, or is one
+        shard number for all rows.
         """
         ...
 
@@ -62,7 +67,10 @@ class NumberSource(Protocol):
     def copy(
         self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
     ) -> None:
-        """Copy `lengths[k]` >= 1 numbers at `local[k]` of shard `shards[k]` to `out[at[k]:]`."""
+        """Copy `lengths[k]` >= 1 numbers, for all k, to position `at[k]` of `out`.
+
+        They are copied from position `local[k]` of shard `shards[k]`.
+        """
         ...
 
     def fill(self, out: Numbers, shard: int, local: int) -> None:
@@ -70,10 +78,10 @@ class NumberSource(Protocol):
         ...
 
     def windows(self, length: int) -> Numbers | None:
-        """Return all windows of `length` numbers in one range of addresses, one element for each.
+        """Return the windows of `length` numbers in a range of addresses, each as one element.
 
-        Window `first[k] + i` begins at number `i` of shard `k`. Return None if files must be opened
-        or checked first, or are not in one range.
+        Window `first[k] + i` begins at number `i` of shard `k` (see the attribute `first`). Return
+        None if files must be opened or checked first, or are not in one range.
         """
         ...
 
@@ -83,7 +91,10 @@ class NumberSource(Protocol):
         ...
 
     def check_sizes(self, shards: Positions | int) -> None:
-        """Raise `IntegrityError` if a check finds that a file of `shards` has changed its size."""
+        """Raise `IntegrityError` if a file of `shards` has changed its size.
+
+        A source may skip this check if it was made a short time ago or is not necessary.
+        """
         ...
 
     def close(self) -> None:
@@ -129,7 +140,7 @@ class Stream:
         return out
 
     def gather(self, starts: Positions, length: int) -> Numbers:
-        """Return windows of `length` numbers at `starts`: an array [len(starts), length].
+        """Return the windows of `length` numbers at positions `starts`: [len(starts), length].
 
         If the files are mapped, this costs one memory copy for any number of shards, and some
         microseconds more for each window that runs over the end of a shard. Raise `IndexError` for
@@ -149,10 +160,11 @@ class Stream:
     def gather_in_turn(
         self, starts: Positions, length: int, rows: Sequence[int]
     ) -> Iterator[Numbers]:
-        """Yield the windows at the first `rows[0]` of `starts`, at the next `rows[1]`, and so on.
+        """Yield windows in batches: those at the first `rows[0]` positions in `starts`, and so on.
 
-        Each array equals the result of `gather` and costs a memory copy. The positions of all
-        windows are computed at once, which saves some microseconds for each array.
+        Batch `i` is an array [rows[i], length]. It equals the result of `gather` for its positions
+        and costs a memory copy. The positions of all windows are computed at once, which saves some
+        microseconds for each batch.
         """
         ends = list(accumulate(rows))
         begins = [0, *ends][: len(ends)]
@@ -176,10 +188,10 @@ class Stream:
         return np.ndarray((len(places), length), self.source.dtype, elements)
 
     def take_rows(self, rows: Positions) -> Numbers:
-        """Return the rows numbered `rows` [k], k >= 1: an array [k, width].
+        """Return the rows at the indices `rows` [k], k >= 1: an array [k, width].
 
-        The caller ensures that all rows exist. This costs a memory copy and some microseconds, 3
-        more if there are several shards, which is less than `gather`.
+        The caller ensures that all rows exist. This costs a memory copy and some microseconds (3
+        more if there are several shards), which is less than `gather`.
         """
         shards = self._row_cuts.shards_at(rows) if self._only is None else self._only
         self.source.check_sizes(shards)
@@ -188,7 +200,8 @@ class Stream:
     def _at_once(self, starts: Positions, length: int) -> Positions | None:
         """Return the position of each window in the range of addresses.
 
-        Return None if a window has no position there.
+        Return None if a window is outside the stream or runs over the end of a shard. Also return
+        None if there is no table for `length` yet: it is made when two calls in a row use `length`.
         """
         known = self._known_places(length)
         return known.of(starts) if known is not None else None
@@ -238,7 +251,7 @@ class Stream:
     def cut(
         self, starts: Positions, lengths: Positions, at: Positions
     ) -> tuple[Positions, Positions, Positions]:
-        """Return the arguments of `copy` for the same pieces, cut at the ends of shards.
+        """Return arguments for `copy` that copy the same numbers in pieces within one shard each.
 
         >>> stream = Stream(source, [3, 0, 4])                              # doctest: +SKIP
         >>> stream.cut(np.array([1]), np.array([5]), np.array([10]))        # doctest: +SKIP
@@ -267,9 +280,9 @@ class Stream:
             shard += 1
 
     def shards_at(self, at: Positions) -> Positions:
-        """Return the number of the shard that holds each position in `at`.
+        """Return the index of the shard that holds each position in `at`.
 
-        It is never an empty shard.
+        The shard is never empty.
         """
         return self._cuts.shards_at(at)
 
@@ -316,10 +329,11 @@ def check_inside(what: str, starts: Positions, length: int, total: int) -> None:
 
 
 class Cuts:
-    """Lookup of the shard of a position. Shards begin and end at `base` [shards + 1].
+    """Lookup of the shard that holds a position.
 
-    If all shards but the last have the same length, as those of arrays do, the shard is found by a
-    division. A binary search of 256 positions takes six times as long.
+    The array `base` [shards + 1] holds the position at which each shard begins, and the end of the
+    last shard. If all shards but the last have the same length, as in a dataset of arrays, the
+    shard is found by a division. A binary search of 256 positions takes six times as long.
 
     >>> Cuts(np.array([0, 4, 8, 9])).shards_at(np.array([8, 3, 4])).tolist()
     [2, 0, 1]
@@ -335,9 +349,9 @@ class Cuts:
         self._each = each if equal else 0
 
     def shards_at(self, at: Positions) -> Positions:
-        """Return the number of the shard that holds each position in `at`.
+        """Return the index of the shard that holds each position in `at`.
 
-        It is never an empty shard.
+        The shard is never empty.
         """
         each = self._each
         found: Positions = at // each if each else self._base.searchsorted(at, "right") - 1
@@ -349,8 +363,8 @@ class WindowPlaces:
 
     Shards begin at `base` [shards + 1] in the stream and at `first` [shards] in the range (int64).
     A shard has two edges: its start, and the first start of a window that runs over its end and
-    therefore has no position in the range. All starts between an edge and the next have the same
-    shift from stream to range. A table holds these shifts.
+    therefore has no position in the range. For all starts between two edges, the position in the
+    range is the start plus the same shift. A table holds these shifts.
 
     >>> places = WindowPlaces(np.array([0, 10, 14]), np.array([100, 200]), length=4)
     >>> places.of(np.array([0, 6, 10])).tolist()
@@ -371,7 +385,7 @@ class WindowPlaces:
         self._near: tuple[np.int64, Positions] | None = None  # computed for the first large batch
 
     def of(self, starts: Positions) -> Positions | None:
-        """Return the start of each window in the range, or None unless each lies in one shard.
+        """Return the position of each window in the range, or None unless each lies in one shard.
 
         The array `starts` must not be empty. Its values may be outside the stream.
         """
@@ -379,10 +393,10 @@ class WindowPlaces:
         return at if unsigned_max(at) <= self._last else None
 
     def each(self, starts: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
-        """Return the start of each window in the range, and whether it lies in one shard.
+        """Return the position of each window in the range, and a mask of windows within one shard.
 
         The values of `starts` [k] may be outside the stream. If a window does not lie in one shard,
-        its start in the range has no meaning.
+        its position in the range has no meaning.
 
         >>> places = WindowPlaces(np.array([0, 10, 14]), np.array([100, 200]), length=4)
         >>> places.each(np.array([6, 7, 10]))[1].tolist()
@@ -405,8 +419,8 @@ class WindowPlaces:
     def _make_near(self) -> tuple[np.int64, Positions]:
         """Set `_near` and return it: a number of bits, and an array of shifts.
 
-        A start without its low bits (that number of bits) is an index into the array. The shift is
-        `_NOWHERE` if the other bits of a start do not determine it.
+        The entry ``start >> bits`` of the array is the shift for a `start`. It is `_NOWHERE` if
+        starts with the same entry have different shifts.
         """
         pieces = max(_PIECES, min(_MOST_PIECES, _PIECES_OF_EDGES * len(self._edges)))
         bits = max(0, (self._total - 1).bit_length() - pieces.bit_length() + 1)

@@ -2,8 +2,8 @@
 
 A rebuild replaces a dataset in one step. If config.json is the same file before and after another
 file is opened, that file therefore belongs to the same build. `BuildGuard` checks this for every
-file, and so never mixes two builds. The check costs two calls of stat for each file that is opened.
-Maps and files that are already open stay valid.
+file that it opens, so files of two builds are never mixed. The check costs two calls of stat for
+each file. Maps and files that are already open stay valid.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def mark_of(directory: Path) -> Mark:
 
 
 class BuildGuard:
-    """Access to the files of one build: the build that the first call of `open` finds."""
+    """Access to the files of one build: the build in the directory when `open` is first called."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -45,10 +45,11 @@ class BuildGuard:
         self._self_sha256 = ""
 
     def open(self, opener: Callable[[], Found]) -> Found:
-        """Return the result of `opener`, which reads files of the guarded build only.
+        """Return the result of `opener`, a function that opens or reads files in the directory.
 
-        If the dataset is replaced meanwhile, `opener` is called again. Raise `IntegrityError` if
-        the directory now holds another build, with another config.json.
+        The method ensures that these files belong to the guarded build. If the dataset is replaced
+        while `opener` runs, `opener` is called again. Raise `IntegrityError` if the directory now
+        holds a different build, or if the dataset is replaced again and again.
         """
         for _ in range(_TRIES):
             mark = mark_of(self._directory)

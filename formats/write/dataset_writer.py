@@ -61,16 +61,16 @@ Sync = Callable[[Path], None]
 
 
 class InputFields(NamedTuple):
-    """Manifest fields for the inputs: their entries, or the name of a side file with entries."""
+    """Manifest fields for the inputs: their entries, or the name of a file with the entries."""
 
     inputs: tuple[InputEntry, ...]
     inputs_file: str | msgspec.UnsetType
 
 
 class HashedFile(NamedTuple):
-    """An existing .npy file of `rows` rows in the layout of a shard, with its hash.
+    """An existing .npy file of `rows` rows in the layout of a shard, with the `FileHash` `hashed`.
 
-    The function `sync` forces the file to stable storage.
+    The function `sync(path)` forces the file to stable storage.
     """
 
     path: Path
@@ -146,10 +146,10 @@ class DatasetWriter:
         self, source: Path, name: str, hashed: FileHash, dtype: str | None = None,
         shape: tuple[int, ...] | None = None, *, sync: Sync = sync_file,
     ) -> None:  # fmt: skip
-        """Make `name` a hard link to the file `source`, or a copy of it.
+        """Make `name` a hard link to the file `source`, or a copy, and add `name` to the manifest.
 
         The argument `hashed` is the hash of `source`. The method `finish` calls `sync` with the
-        path of `name`.
+        path of `name`, to force the file to stable storage.
         """
         link_file(source, self.root / name)
         self.add(name, hashed, dtype, shape)
@@ -159,7 +159,7 @@ class DatasetWriter:
         self, name: str, hashed: FileHash, dtype: str | None = None,
         shape: tuple[int, ...] | None = None,
     ) -> None:  # fmt: skip
-        """Add a file that is already in `root` to the list of files in the manifest."""
+        """Add the file `name`, which is already in `root`, to the list of files in the manifest."""
         self._crcs[name] = hashed.crc32
         self.files[name] = FileEntry(
             name=name, bytes=hashed.size, dtype=dtype, shape=shape, sha256=hashed.sha256
@@ -268,8 +268,9 @@ class ArrayWriter(DatasetWriter):
     ) -> None:
         """Write the array `name` from consecutive parts.
 
-        A part is a `HashedFile`, which is linked and becomes a shard, or a pair of a number of rows
-        and the blocks of these rows, as for `array`.
+        A part is either a `HashedFile`, which is linked and becomes a shard by itself, or a pair: a
+        number of rows, and the blocks of these rows. The other arguments and the errors are as in
+        the method `array`.
         """
         self.folder(name)
         self._numbers[name] = 0
@@ -304,7 +305,10 @@ class ArrayWriter(DatasetWriter):
         return self._shard(name, hashed, dtype, shape)
 
     def _shard(self, name: str, hashed: FileHash, dtype: str, shape: tuple[int, ...]) -> ArrayShard:
-        """Return the manifest entry of a shard, and add its numbers to the CRC-32 of the array."""
+        """Return the manifest entry of the shard in the file `name`.
+
+        The numbers of the shard are added to the CRC-32 of the array.
+        """
         array, header = name.partition("/")[0], npy.header(dtype, shape, npy.PAGE)
         self._numbers[array] = crc32_combine(
             self._numbers[array], crc32_of_numbers(hashed, header), hashed.size - len(header)
@@ -382,7 +386,10 @@ def _shard_name(name: str, before: Sequence[ArrayShard]) -> str:
 def _checked(
     name: str, blocks: Iterable[Array], rows: int, row: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Iterator[Array]:
-    """Yield `blocks`. Raise `ValueError` unless they hold `rows` rows of this shape and type."""
+    """Yield `blocks`. Raise `ValueError` unless they hold `rows` rows of this `row` and `dtype`.
+
+    The argument `row` is the shape of a row.
+    """
     left = rows
     for block in blocks:
         left -= len(block)
@@ -394,7 +401,7 @@ def _checked(
 
 
 def _cut(blocks: Iterator[Array], counts: Sequence[int]) -> Iterator[Iterator[Array]]:
-    """Yield an iterator over the next rows of `blocks` for each number of rows in `counts`.
+    """Yield an iterator over blocks of the next ``counts[i]`` rows of `blocks`, for each i.
 
     Each iterator must be consumed before the next is used.
     """
