@@ -2,12 +2,12 @@
 
 The variant follows from a hash of (content id, seed, epoch, pair) and three thresholds that the
 curriculum gives for the epoch. There is no generator with a state, so worker processes, ranks,
-batch size, order and resuming do not change it.
+batch size, order and resuming do not change the variant.
 
 The thresholds are computed from the stored curriculum with integer arithmetic alone, so that they
 do not depend on how floats are rounded or on a mathematical library. docs/format.md describes the
 algorithm for readers in other languages. `VERSION` is the number of the algorithm; it is part of
-the name that is hashed and of the order definition.
+the text that is hashed and of the order definition.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _KEPT = 8  # epochs whose thresholds are remembered: those of the passes under w
 
 
 def thresholds(curriculum: Curriculum, epoch: int) -> tuple[int, int, int]:
-    """Return the three thresholds of `epoch`: integers in 0 .. 2**62 that never decrease.
+    """Return the three thresholds of `epoch`: integers in 0 .. 2**62, each at least the previous.
 
     The variant of a pair is the number of thresholds that are less than or equal to the upper 62
     bits of its hash.
@@ -125,7 +125,7 @@ def _half_wave(now: int, last: int) -> int:
 def stored_curriculum(data: ArrayData) -> Curriculum:
     """Return the curriculum stored in config.json of a dataset of pairs, or else the default.
 
-    Raises `UsageError` if the dataset does not hold pairs, `IntegrityError` if the curriculum is
+    Raise `UsageError` if the dataset does not hold pairs, `IntegrityError` if the curriculum is
     invalid, and `IncompatibleError` if its mode or structure is unknown.
     """
     pairs = data.manifest.pairs
@@ -158,9 +158,9 @@ def stored_seed(data: ArrayData) -> int:
 class VariantDraw:
     """The steering variants of pairs, as a function of content id, seed, epoch and pair.
 
-    With `moving`, the curriculum changes with the epoch. Without it, a pair has the same variant in
-    every epoch, chosen with the `probabilities` of the curriculum, so that evaluations can be
-    compared.
+    If `moving` is true, the probabilities of the variants change with the epoch, as the curriculum
+    says. If it is false, a pair has the same variant in every epoch, chosen with the
+    `probabilities` of the curriculum, so that evaluations can be compared.
 
     >>> draw = VariantDraw(Curriculum(), content_id="b", seed=0, moving=True)
     >>> draw.variants(np.arange(8), np.zeros(8, np.int64)).tolist()
@@ -176,10 +176,10 @@ class VariantDraw:
         self._known: dict[int, tuple[np.uint64, npt.NDArray[np.uint64]]] = {}
 
     def variants(self, pairs: Ints, epochs: Ints) -> Ints:
-        """Return the variant, from 0 to 3, of each of `pairs` [k] in its epoch: int64 [k].
+        """Return the variant (0 to 3) of each of `pairs` [k] in the epoch `epochs[k]`: int64 [k].
 
-        A pair is given by its row in the arrays, and its epoch by `epochs` [k]. Costs some 20
-        microseconds for a batch that lies in one epoch.
+        A pair is given by its row in the arrays. Costs about 20 microseconds if all pairs of a
+        batch are in the same epoch.
         """
         if not self.moving or len(pairs) == 0:
             return self._variants_in(pairs, 0)

@@ -25,7 +25,7 @@ __all__ = ["EmbeddingDataset", "default_fields"]
 
 
 def default_fields(data: ArrayData) -> tuple[str, ...]:
-    """Return the names of the arrays that have a row for each record.
+    """Return the names of the arrays of `data` that have a row for each record.
 
     Arrays of scales, and the array that records where rows came from, are left out.
     """
@@ -117,7 +117,7 @@ class EmbeddingDataset(BatchDataset):
 
     @property
     def sample_bytes(self) -> int:
-        """Number of bytes that one sample takes on disk, from which block sizes are computed."""
+        """Number of bytes that one sample takes on disk. Block sizes are computed from it."""
         arrays = [column.array for column in self._columns.values()]
         return sum(prod(array.row_shape) * array.dtype.itemsize for array in arrays)
 
@@ -127,10 +127,10 @@ class EmbeddingDataset(BatchDataset):
         return tuple(column.array for column in self._columns.values())
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the ranges that hold the numbers of `samples`, as arrays of starts and stops.
+        """Return the ranges of stored numbers that make up `samples`: starts and stops, two arrays.
 
-        They count numbers over all arrays of `tracks`, concatenated. Raises `IndexError` for a
-        sample outside 0 .. len - 1.
+        A range counts the numbers of all arrays in `tracks`, concatenated. Indices that are
+        `PADDING` are left out. Raise `IndexError` for a sample outside 0 .. len - 1.
         """
         rows = rows_of(self.split, samples[samples != PADDING])
         return spans_of(self.tracks, [rows] * len(self._columns))
@@ -138,9 +138,9 @@ class EmbeddingDataset(BatchDataset):
     def batch(self, indices: Indices) -> Batch:
         """Return the rows at `indices`: tensors [len(indices), *row_shape] that share no memory.
 
-        Raises `IndexError` for an index outside 0 .. len - 1. Raises `IntegrityError` if the
-        split's index file names a row that does not exist, or a row holds a number that no build
-        writes.
+        Raise `IndexError` for an index outside 0 .. len - 1. Raise `IntegrityError` if the split's
+        index file contains the number of a row that does not exist, or if a row contains an invalid
+        number, such as NaN.
         """
         samples = sample_numbers(indices, len(self))
         real = samples != PADDING if self.sample_mask else None
@@ -154,7 +154,10 @@ class EmbeddingDataset(BatchDataset):
         return batch
 
     def check_batch(self, batch: Mapping[str, Any], *, rows: int | None = None) -> None:
-        """Check a batch for `validate_first_batch`, by the rules of `batch_checks.check_rows`."""
+        """Raise `IncompatibleError` if `batch` breaks a rule of `batch_checks.check_rows`.
+
+        The function `validate_first_batch` calls this. The batch must have `rows` rows, if given.
+        """
         from .batch_checks import check_rows
 
         shapes = {name: column.array.row_shape for name, column in self._columns.items()}
@@ -162,7 +165,7 @@ class EmbeddingDataset(BatchDataset):
 
 
 class _Column:
-    """One array of the samples, with its scale and the dtype to which it is converted."""
+    """The array of one field, the array of its scales, and the dtype to which it is converted."""
 
     def __init__(
         self,
@@ -181,7 +184,7 @@ class _Column:
     def take(self, rows: Ints, *, check: bool) -> torch.Tensor:
         """Return the given rows, all of which must exist, as a tensor [len(rows), *row_shape].
 
-        With `check`, raise `IntegrityError` if a stored number is one that no build writes.
+        If `check` is true, raise `IntegrityError` if a stored number is invalid, such as NaN.
         """
         found = self.array.take_known(rows)
         if check:

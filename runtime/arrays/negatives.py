@@ -38,7 +38,7 @@ _REMEDY = "Mine the negatives again for this dataset; the ones before stay in us
 
 
 class _Held:
-    """Numbers for every pair, held in memory."""
+    """A `Column` of numbers held in memory."""
 
     def __init__(self, array: Ints) -> None:
         self.array = array
@@ -49,7 +49,7 @@ class _Held:
 
 
 class _Stored:
-    """Numbers for every pair, read from another dataset of pairs. Pickles as its path."""
+    """A `Column` of numbers read from a separate dataset of pairs. It is pickled as a path."""
 
     def __init__(self, data: ArrayData, name: str) -> None:
         self.data = data
@@ -76,9 +76,10 @@ def read_negatives(given: Given, tables: PairTables) -> Negatives:
     """Return the negatives `given`: a dataset of pairs, a folder with two files, or two arrays.
 
     A dataset is read through a memory map. A folder must hold hard_negatives and negative_tiers, as
-    .npy or .pt. Two arrays or tensors (negatives, tiers) may have any integer type but uint64 and
-    be on any device; they are copied. All must have the shape [pairs, negatives] of the stored
-    arrays. Raises `InputError` for values of another form, and as `check_negatives` does.
+    .npy or .pt. Two arrays or tensors (negatives, tiers) may have any integer type except uint64
+    and be on any device; they are copied. All must have the shape [pairs, negatives] of the arrays
+    in `tables`. Raise `InputError` if the shape or type is different, or if `check_negatives` finds
+    an invalid number.
     """
     shape = (tables.sizes.pairs, tables.sizes.negatives)
     if isinstance(given, str | Path) and not _files(local_path(given)):
@@ -94,7 +95,8 @@ def read_negatives(given: Given, tables: PairTables) -> Negatives:
 def check_negatives(found: Negatives, tables: PairTables) -> None:
     """Raise `InputError` unless all negatives in `found` are valid for the pairs of `tables`.
 
-    Costs a sort of all pairs and a binary search for each negative: seconds for millions.
+    The rules are listed at the top of this module. Costs a sort of all pairs and a binary search
+    for each negative, which takes seconds for millions.
     """
     sources, pairs = tables.sizes.sources, tables.sizes.pairs
     foreign = FOREIGN in (tables.data.manifest.pairs or {})
@@ -180,7 +182,10 @@ def _loaded(folder: Path) -> list[Any]:
 
 
 def _load(path: Path) -> Any:
-    """Return the array or tensor in the file `path`. No pickled code is run."""
+    """Return the array or tensor in the file `path`, without running pickled code.
+
+    Raise `InputError` if the file cannot be decoded.
+    """
     read: Callable[[Path], Any] = _load_numpy if path.suffix == ".npy" else _load_torch
     with storage_errors(path), decoding(
         str(path), f"{path.suffix} file", code="E_INPUT",
@@ -208,7 +213,8 @@ def _require_two(given: Sequence[Any]) -> Sequence[Any]:
 def _whole(name: str, given: Any, shape: tuple[int, ...]) -> Ints:
     """Return a copy of `given` as an int64 array.
 
-    Raises `InputError` unless `given` has the shape `shape` and an integer type but uint64.
+    Raise `InputError`, with `name`, unless `given` has the shape `shape` and an integer type other
+    than uint64.
     """
     array = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
     if array.shape != shape:

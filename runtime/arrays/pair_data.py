@@ -1,4 +1,4 @@
-"""`PairData`: an open dataset of pairs. Its splits share memory maps, or arrays in memory."""
+"""`PairData`: an open dataset of pairs, whose splits share memory maps, or arrays in memory."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def open_pairs(
 ) -> PairData:
     """Open the dataset of pairs in the directory `path`.
 
-    The argument `io` and the errors are those of `dataprep.open_dataset`. `preload` and `device`
-    are those of `PairDataset` and apply to every split. Opening takes milliseconds for any number
-    of pairs, unless `preload` reads the tables into memory.
+    The argument `io` has the same meaning as in `dataprep.open_dataset`, and the same errors are
+    raised. The arguments `preload` and `device` are described at `PairDataset`; they apply to every
+    split. Opening takes milliseconds for any number of pairs, unless `preload` reads the tables
+    into memory.
 
         >>> with open_pairs("pairs") as pairs:                               # doctest: +SKIP
         ...     train, val = pairs.split("train"), pairs.split("val")

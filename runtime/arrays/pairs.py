@@ -3,7 +3,7 @@
 A batch is gathered from memory-mapped files, or with `preload` from arrays in memory. The steering
 variant of a pair is determined by (content id, seed, epoch, pair) alone
 (runtime/arrays/curriculum.py), and the epoch is part of every index (runtime/order/epoch_tag.py).
-So workers, ranks, batch size and resuming do not change it.
+So workers, ranks, batch size and resuming do not change the variant.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class PairDataset(BatchDataset):
     def _of_clusters(self, clusters: Ints) -> Ints:
         """Return the pairs of the split that are in `clusters`, as row numbers in stored order.
 
-        Raises `InputError` if there are none.
+        Raise `InputError` if there are no such pairs.
         """
         found = []
         for start in range(0, len(self.split), _BLOCK):
@@ -151,7 +151,7 @@ class PairDataset(BatchDataset):
 
     @property
     def sample_bytes(self) -> int:
-        """Number of stored bytes that are read for one pair, including its hard negatives."""
+        """Number of stored bytes that are read for one pair, with the vectors of its negatives."""
         tables = self.tables.arrays
         sizes = {name: prod(a.row_shape) * a.dtype.itemsize for name, a in tables.items()}
         return sum(sizes.values()) + sizes["source_embs"] * self.tables.sizes.negatives
@@ -173,24 +173,25 @@ class PairDataset(BatchDataset):
         return _unpickled, (self.split, options, changes)
 
     def snapshot(self) -> PairDataset:
-        """Return a shallow copy, which later calls of `force_steering` etc. do not change."""
+        """Return a shallow copy. Later calls of `force_steering` and the like do not change it."""
         found = object.__new__(PairDataset)
         found.__dict__.update(self.__dict__)
         return found
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of indices that contain no epoch, unlike the indices of a loader.
+        """Set the epoch that applies to indices that contain no epoch.
 
-        Raises `UsageError` unless it is a whole number in 0 .. `MAX_EPOCH`.
+        The indices of a loader contain their epoch, so this does not affect them. Raise
+        `UsageError` unless `epoch` is a whole number in 0 .. `MAX_EPOCH`.
         """
         number = whole_number("epoch", epoch)
         require(number <= MAX_EPOCH, "epoch", f"must be in 0 .. {MAX_EPOCH:,}, got {epoch:,}")
         self.epoch = number
 
     def force_steering(self, name: str | None) -> None:
-        """Give every pair the variant `name`, or with None again the variants of the curriculum.
+        """Give every pair the variant `name`. None restores the variants of the curriculum.
 
-        A pass of a loader that has already begun does not change. Raises `UsageError` if `name` is
+        A loader's iteration that has already begun does not change. Raise `UsageError` if `name` is
         not a variant.
         """
         if name is not None and name not in VARIANTS:
@@ -201,7 +202,9 @@ class PairDataset(BatchDataset):
         self.version += 1
 
     def reload_negatives(self, given: Given | None) -> None:
-        """Use the negatives `given` from the next pass on, or with None the stored ones.
+        """Use the negatives `given` in every later iteration of a loader.
+
+        None restores the stored ones.
 
         See `read_negatives` for the accepted values, their checks and the errors that it raises.
         After an error the previous negatives stay in use.
@@ -212,8 +215,8 @@ class PairDataset(BatchDataset):
     def batch(self, indices: Indices) -> Batch:
         """Return the pairs at `indices` as one batch, whose tensors share no memory.
 
-        Raises `IndexError` for an index outside 0 .. len - 1, and `IntegrityError` if a pair holds
-        a number that no build writes.
+        Raise `IndexError` for an index outside 0 .. len - 1, and `IntegrityError` if a pair
+        contains an invalid number, such as NaN or the number of a source that does not exist.
         """
         samples, epochs = epochs_of(sample_numbers(indices, len(self)), self.epoch)
         real = samples != PADDING if self.sample_mask else None
@@ -250,9 +253,9 @@ class PairDataset(BatchDataset):
         return batch
 
     def _pairs(self, samples: Ints) -> Ints:
-        """Return the row in the arrays of each of `samples`, which is the number of the pair.
+        """Return the pair number of each of `samples`: its row in the arrays of pairs.
 
-        Raises `IndexError` for a sample outside 0 .. len - 1.
+        Raise `IndexError` for a sample outside 0 .. len - 1.
         """
         if self._chosen is None:
             return rows_of(self.split, samples)
@@ -261,9 +264,9 @@ class PairDataset(BatchDataset):
         return self._chosen[samples]
 
     def _questions_and_sources(self, pairs: Ints) -> tuple[Ints, Ints]:
-        """Return the question and the source of each pair, as two arrays of row numbers: int64 [k].
+        """Return the rows of the question and of the source of each pair: two int64 arrays [k].
 
-        Raises `IntegrityError` if a number is not that of an existing row.
+        Raise `IntegrityError` if such a row does not exist.
         """
         questions, sources = np.ascontiguousarray(self.tables.numbers("pair_index", pairs).T)
         self.tables.check_pointers("pair_index", pairs, questions, "questions")
@@ -273,8 +276,8 @@ class PairDataset(BatchDataset):
     def _hard_negatives(self, pairs: Ints, *, check: bool = False) -> tuple[Ints, Ints]:
         """Return the hard negatives of `pairs` and their tiers: two int64 arrays [k, negatives].
 
-        Raises `IntegrityError` if a stored negative is not an existing source, or with `check` also
-        if a stored tier is invalid.
+        Raise `IntegrityError` if a stored negative is not the row of an existing source. If `check`
+        is true, raise it also if a stored tier is invalid.
         """
         if self._negatives is not None:  # checked already
             return self._negatives.rows.take(pairs), self._negatives.tiers.take(pairs)
@@ -294,11 +297,11 @@ class PairDataset(BatchDataset):
         return tuple(mapped[name] for name in (*EMBEDDINGS, *_SCALARS) if name in mapped)
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the ranges that hold the numbers of `samples`, as arrays of starts and stops.
+        """Return the ranges of stored numbers that make up `samples`: starts and stops, two arrays.
 
-        They count numbers over all arrays of `tracks`, concatenated. All steering variants of a
-        pair are included, because `samples` contain no epoch. The question, source and negatives of
-        each pair are read for this. Raises the errors of `batch`.
+        A range counts the numbers of all arrays in `tracks`, concatenated. All steering variants of
+        a pair are included, because `samples` contain no epoch. The function has to read the
+        question, source and negatives of each pair. Raise the errors of `batch`.
         """
         pairs = self._pairs(samples[samples != PADDING])
         questions, sources = self._questions_and_sources(pairs)
@@ -313,7 +316,7 @@ class PairDataset(BatchDataset):
         return statistics_of(self.tables, pairs, tiers)
 
     def memory(self) -> MemoryReport:
-        """Return the memory used by the dataset, including arrays shared with other splits."""
+        """Return the memory used by the dataset, including arrays shared with the other splits."""
         names = {entry.file for array in self.tables.mapped for entry in array.entry.shards}
         data = self.split.data
         held = self.tables.held_bytes + (self._negatives.held_bytes if self._negatives else 0)
@@ -323,11 +326,17 @@ class PairDataset(BatchDataset):
         )  # fmt: skip
 
     def check_batch(self, batch: Mapping[str, Any], *, rows: int | None = None) -> None:
-        """Check a batch for `validate_first_batch`, by the rules of `batch_checks.check_pairs`."""
+        """Raise `IncompatibleError` if `batch` breaks a rule of `batch_checks.check_pairs`.
+
+        The function `validate_first_batch` calls this. The batch must have `rows` rows, if given.
+        """
         check_pairs(batch, self.tables.sizes, rows=rows)
 
     def close(self) -> None:
-        """Release maps and tables, also for splits that share them; the next use opens them."""
+        """Release maps and tables, also for the splits that share them.
+
+        The next use opens them again.
+        """
         self.tables.close()
         self.split.data.close()
 
@@ -347,7 +356,7 @@ def _unpickled(split: ArraySplit, options: dict[str, Any], changes: dict[str, An
 def _cluster_numbers(clusters: Sequence[int], count: int) -> Ints:
     """Return `clusters` as a sorted int64 array without duplicates.
 
-    Raises `UsageError` if it is empty, or for a number outside -1 .. `count` - 1.
+    Raise `UsageError` if it is empty, or if a cluster is outside -1 .. `count` - 1.
     """
     numbers = np.unique([whole_number("clusters", number, -1) for number in clusters])
     require(len(numbers) > 0, "clusters", "names no cluster")

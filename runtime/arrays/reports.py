@@ -1,7 +1,7 @@
 """Reports about a dataset of pairs: statistics of its values, and the memory it uses.
 
-Statistics read the whole dataset once, in blocks. For a million pairs with 384 dimensions these are
-5 GB of steering vectors, which take a few seconds from memory.
+Statistics read the whole dataset once, in blocks. A million pairs with 384 dimensions have 5 GB of
+steering vectors; reading them takes a few seconds if they are in memory.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Running:
 
 
 def statistics_of(tables: PairTables, pairs: Ints, tiers: Column | None = None) -> PairStatistics:
-    """Return the statistics of `pairs` (at least one row number).
+    """Return the statistics of `pairs` (row numbers, at least one).
 
     The column `tiers`, if given, is used in place of the stored tiers.
     """
@@ -118,8 +118,8 @@ class MemoryReport:
 def resident_bytes(directory: Path) -> int | None:
     """Return the number of bytes of files below `directory` that this process has in memory maps.
 
-    Only pages that are in memory now are counted. None if /proc/self/smaps cannot be read. Costs
-    milliseconds, because the kernel counts the pages of every map.
+    Only pages that are in memory now are counted. Return None if /proc/self/smaps cannot be read.
+    Costs milliseconds, because the kernel counts the pages of every map.
     """
     inside = b" " + os.fsencode(f"{directory.resolve()}/")  # as the kernel names mapped files
     total, counts = 0, False

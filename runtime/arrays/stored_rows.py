@@ -1,9 +1,9 @@
-"""Rows of stored arrays: look-up in a split, checks of their numbers, ranges for read-ahead.
+"""Rows of stored arrays: lookup in a split, checks of their numbers, ranges for read-ahead.
 
 If a file was changed after the build, a batch that contains a changed row raises an
 `IntegrityError` that names the file, the row and the value. Row numbers are compared with the
 number of rows, because -1 would select the last row. Other numbers are checked with the rules of
-`dataprep verify`, except those of vector lengths and repeated values, which cost more.
+`dataprep verify`, except the rules for vector lengths and repeated values, which cost more.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ValueRules:
         self._flags = array.dtype == np.bool_
 
     def check(self, rows: Ints | range, values: npt.NDArray[Any]) -> None:
-        """Raise `IntegrityError` if `values` (the content of the rows `rows`) break a rule."""
+        """Raise `IntegrityError` if `values` (the content of the rows `rows`) are not all valid."""
         if values.size == 0:
             return
         block = values.reshape(-1, self._width)
@@ -67,7 +67,7 @@ class ValueRules:
 def rows_of(split: ArraySplit, samples: Ints) -> Ints:
     """Return the row in the arrays of each of `samples` of a split: int64 [k].
 
-    Raises `IndexError` for a sample outside the split, and `IntegrityError` if the split's index
+    Raise `IndexError` for a sample outside the split, and `IntegrityError` if the split's index
     file names a row that does not exist.
     """
     rows = split.rows(samples)
@@ -85,8 +85,9 @@ def check_pointers(
 ) -> None:
     """Raise `IntegrityError` unless all `values` [k, ...] are in 0 .. `limit` - 1.
 
-    The values come from the rows `rows` [k] of `array`, or from one column of them. The error
-    message contains `limit` and `of`, a word such as "sources" for the objects that are numbered.
+    The values refer to numbered objects, and `of` is the word for them in the error, such as
+    "sources". The error names the file and the row: `values[i]` comes from the row `rows[i]` of
+    `array`.
     """
     if outside(values, limit):
         wrong = (values < 0) | (values >= limit)
@@ -96,7 +97,7 @@ def check_pointers(
 
 
 def check_offsets(array: NamedArray, offsets: Ints, total: int) -> None:
-    """Raise `IntegrityError` unless `offsets` (all of `array`) ascend from 0 to `total`."""
+    """Raise `IntegrityError` unless `offsets` (all rows of `array`) ascend from 0 to `total`."""
     falls = np.flatnonzero(np.diff(offsets) < 0) + 1
     if offsets[0] != 0:
         at = 0
@@ -119,7 +120,10 @@ def outside(values: Ints, limit: int) -> bool:
 
 
 def no_such_row(file: str, *, row: int, value: int, limit: int, of: str) -> IntegrityError:
-    """Return the error for row `row` of `file`, whose `value` is outside 0 .. `limit` - 1."""
+    """Return the error for row `row` of `file`, whose `value` is outside 0 .. `limit` - 1.
+
+    The word `of`, such as "sources", says in the message what is numbered.
+    """
     return IntegrityError(
         f"row {row:,} holds {value:,}, but there are {limit:,} {of}, numbered from 0",
         where=file, code="E_REFERENCE", remedy=_REMEDY,
@@ -127,7 +131,7 @@ def no_such_row(file: str, *, row: int, value: int, limit: int, of: str) -> Inte
 
 
 def _file_of(array: NamedArray, row: int) -> tuple[str, int]:
-    """Return the shard file that contains row `row` of `array`, and the row's number in it."""
+    """Return the shard file that contains row `row` of `array`, and the index of the row in it."""
     for shard in array.entry.shards:
         if row < shard.rows:
             return shard.file, row
@@ -136,9 +140,9 @@ def _file_of(array: NamedArray, row: int) -> tuple[str, int]:
 
 
 def spans_of(tracks: Sequence[NamedArray], rows: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Return the ranges that hold the rows `rows[k]` of each `tracks[k]`: starts and stops.
+    """Return the ranges that hold the rows `rows[k]` of each array `tracks[k]`: starts and stops.
 
-    They count numbers in all tracks, as if the tracks were concatenated.
+    A range counts the numbers stored in all arrays of `tracks`, concatenated.
     """
     starts, stops, base = [], [], 0
     for track, chosen in zip(tracks, rows, strict=True):

@@ -1,10 +1,11 @@
 """The arrays of a dataset of pairs, in mapped files or in memory, from which batches are made.
 
 Embeddings are returned as float32 tensors on the device of the tables, other numbers as NumPy
-arrays on the host. Row numbers are checked before they are used. Without `preload`, rows are read
-from the files and no array is held in memory. With it, all arrays are read and checked once, and
-the embeddings are held on the device. Arrays of other numbers are checked when the dataset is
-opened, if they have at most 64 MiB together. Embeddings are checked when a row is first read.
+arrays on the host. Row numbers are checked before they are used. With `preload`, all arrays are
+read and checked once, and the embeddings are held on the device. Without `preload`, rows are read
+from the files and no array is held in memory. Arrays of other numbers are then checked when the
+dataset is opened, if they have at most 64 MiB together. Embeddings are checked when a row is first
+read.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _CHECKED_AT_OPENING = 64 << 20  # bytes of all small numbers together
 def device_of(device: str | torch.device | None) -> torch.device:
     """Return `device` as a `torch.device`; None means the CPU.
 
-    Raises `UsageError` for an invalid device.
+    Raise `UsageError` for an invalid device.
 
     >>> device_of(None), device_of("cuda:1")
     (device(type='cpu'), device(type='cuda', index=1))
@@ -71,8 +72,8 @@ class Column(Protocol):
 class PairTables:
     """The arrays from which batches of pairs are made.
 
-    Thread-safe, and not pickled with datasets. Row numbers passed to its methods must exist. A
-    number that no build writes raises `IntegrityError` when it is read.
+    Thread-safe, and not pickled with datasets. Row numbers passed to its methods must exist. Raises
+    `IntegrityError` if a number that is read is invalid, such as NaN.
     """
 
     def __init__(self, data: ArrayData, *, preload: bool, device: torch.device) -> None:
@@ -105,9 +106,9 @@ class PairTables:
         check_offsets(offsets, offsets.read(0, offsets.rows), self.sizes.mentions)
 
     def load(self) -> None:
-        """Read into memory, and check, all arrays that are not in memory yet.
+        """Read all arrays that are not in memory yet into memory, and check them.
 
-        Raises `IntegrityError` for a number that no build writes.
+        Raise `IntegrityError` if a number is invalid, such as NaN.
         """
         for name in EMBEDDINGS:
             if name not in self._vectors:
@@ -122,7 +123,8 @@ class PairTables:
     def _read_vectors(self, name: str) -> torch.Tensor:
         """Return all rows of the array `name` as a tensor on the device, after checking them.
 
-        Apart from the tensor, at most one block of the array is in memory.
+        Apart from the tensor, at most one block of the array is in memory. Raise `IntegrityError`
+        if a row is invalid.
         """
         array = self.arrays[name]
         kind = torch.from_numpy(np.empty(0, array.dtype)).dtype
@@ -134,7 +136,7 @@ class PairTables:
         return table
 
     def check(self, name: str, rows: Ints | range, found: npt.NDArray[Any]) -> None:
-        """Raise `IntegrityError` if `found` (the rows `rows` of array `name`) breaks a rule."""
+        """Raise `IntegrityError` if `found` (the rows `rows` of array `name`) is not all valid."""
         if name in _POINTERS:
             columns = found.T if name == "pair_index" else (found,)
             for values, of in zip(columns, _POINTERS[name], strict=True):
@@ -143,9 +145,10 @@ class PairTables:
             self._rules[name].check(rows, found)
 
     def check_pointers(self, name: str, rows: Ints | range, values: Ints, of: str) -> None:
-        """Raise `IntegrityError` unless `values`, from the rows `rows` of array `name`, are valid.
+        """Raise `IntegrityError` if one of `values` refers to a row that does not exist.
 
-        They must be numbers from 0 up to, not including, the field `of` of `PairSizes`.
+        The values come from the rows `rows` of array `name`. They must be at least 0 and less than
+        the field of `PairSizes` called `of`, such as "sources".
         """
         limit = getattr(self.sizes, of)
         check_pointers(self.data.array(name), rows, values, limit=limit, of=of)
@@ -165,7 +168,7 @@ class PairTables:
     def _sound_vectors(self, name: str, rows: Ints) -> npt.NDArray[Any]:
         """Return the rows `rows` of the embeddings `name` as they are stored.
 
-        Each row is checked the first time it is read. Raises `IntegrityError` if it is invalid.
+        Each row is checked the first time it is read. Raise `IntegrityError` if a row is invalid.
         """
         found = self.arrays[name].take_known(rows)
         sound = self._sound_rows[name]
@@ -186,8 +189,8 @@ class PairTables:
     def numbers(self, name: str, rows: Ints, *, check: bool = False) -> npt.NDArray[Any]:
         """Return the rows `rows` of the number array `name`: a new array [len(rows), ...].
 
-        With `check`, rows that are read from a file are checked; invalid ones raise
-        `IntegrityError`.
+        If `check` is true, rows that are read from a file are checked. Raise `IntegrityError` if
+        such a row is invalid.
         """
         if not self.preload:
             stored = self.arrays[name].take_known(rows)
@@ -236,7 +239,7 @@ class PairTables:
 
 
 def _of_variants(variants: Ints) -> Iterator[tuple[str, Ints]]:
-    """Yield, for each variant in `variants` except 0, the name of its array and its indices."""
+    """Yield the array name and the indices of each variant in `variants` except 0."""
     for variant, name in enumerate(VARIANT_ARRAYS):
         if name is not None:
             rows = (variants == variant).nonzero()[0]

@@ -34,7 +34,7 @@ hold two windows (the current one and the one being read ahead), for a dataset o
 
 Shuffling: in one epoch a sample has the same chance to be at any position of its window, and is
 never outside the window. Over all seeds it has the same chance to be at any position of the epoch,
-if all blocks are full. If the last block is short, its window is short, too. Then the chances
+if all blocks are full. If the last block is short, its window is also short. Then the chances
 differ near the ends of windows, and the samples of that block never come at some positions. In a
 global batch of G samples, about G**2 / (2 * window) pairs come from the same block (full shuffle:
 G**2 * block / (2 * n)). With the default window of 256 blocks these are 2 pairs in a batch of 32
@@ -106,7 +106,7 @@ class Blocks:
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
         """Return the sample at each of `positions`: int64 of the same shape.
 
-        The function is a bijection of range(n). Raises `IndexError` for a position outside 0 .. n -
+        The function is a bijection of range(n). Raise `IndexError` for a position outside 0 .. n -
         1.
         """
         _check(positions, n, "position")
@@ -132,7 +132,8 @@ class Blocks:
         return starts + plan.within(inside - starts, stops - starts, windows, back=True)
 
     def window_end(self, position: int, n: int, epoch: int) -> int:
-        """Return the end of the window that contains `position`: the position after its last one.
+        """Return the position that follows the last position of the window containing `position`.
+
         Raise `IndexError` for a position outside 0 .. n - 1.
 
         >>> order = Blocks(content_id="build", seed=0, purpose="train", block=3, window=2)
@@ -163,11 +164,11 @@ def block_sizes(sample_bytes: int) -> tuple[int, int]:
 class _Plan(NamedTuple):
     """The arithmetic of a `Blocks` order in one epoch.
 
-    In the layout of an epoch, the blocks of the first window come first, then those of the second,
-    and so on. The **place** of a block is its number in this layout. The **row** of a sample is its
-    number in the layout, counted as if all blocks were full. The **hole** is the range of rows that
-    the short block lacks. Without the hole, rows are the positions before the permutation inside
-    each window; `rows_at` and `positions_of` convert between rows and positions.
+    In the layout of an epoch, the blocks of the first window come first, then the blocks of the
+    second window, and so on. The **place** of a block is its index in this layout. The **row** of a
+    sample is its index in the layout, counted as if all blocks were full. The **hole** is the range
+    of rows that the short block lacks. Without the hole, rows are the positions before the
+    permutation inside each window; `rows_at` and `positions_of` convert between rows and positions.
     """
 
     n: int
@@ -183,7 +184,7 @@ class _Plan(NamedTuple):
     inside_key: OrderKey
 
     def rows_at(self, positions: Positions) -> Positions:
-        """Return the row at each of `positions`: the hole moves later positions by its size."""
+        """Return the row at each of `positions`: positions after the hole are moved by its size."""
         return positions + self.missing * (positions >= self.hole)
 
     def positions_of(self, rows: Positions) -> Positions:
@@ -195,23 +196,23 @@ class _Plan(NamedTuple):
         return windows * (self.strata - 1) + np.minimum(windows, self.long)
 
     def window(self, places: Positions) -> Positions:
-        """Return the number of the window in which each place lies."""
+        """Return the index of the window that contains each of `places`."""
         beyond = places - self.long * self.strata
         shorter = self.long + beyond // max(1, self.strata - 1)
         return np.where(beyond < 0, places // self.strata, shorter)
 
     def bounds(self, windows: Positions) -> tuple[Positions, Positions]:
-        """Return the first position of each window, and the position after its last one."""
+        """Return the first position of each window, and the position after its last position."""
         starts, stops = (self.first(each) * self.block for each in (windows, windows + 1))
         return self.positions_of(starts), np.minimum(self.positions_of(stops), self.n)
 
     def within(
         self, inside: Positions, sizes: Positions, windows: Positions, *, back: bool = False
     ) -> Positions:
-        """Return the numbers `inside` (of samples within their windows), permuted in each window.
+        """Return `inside` (positions of samples within their windows), permuted in each window.
 
-        The array `sizes` has the number of samples in each window; at most four of its values are
-        different. With `back`, the inverse permutation is applied.
+        The array `sizes` contains the number of samples in the window of each position. At most
+        four of its values are different. If `back` is true, the inverse permutation is applied.
         """
         move = unpermute if back else permute
         if inside.size and (size := int(sizes.min())) == sizes.max():
@@ -254,7 +255,8 @@ class _Plan(NamedTuple):
     def _deal(self, numbers: Positions, strata: Positions, *, back: bool = False) -> Positions:
         """Return the position within its stratum of the block that each window gets.
 
-        With `back`, return the window that gets each of these blocks.
+        The arguments are window indices (`numbers`) and the stratum of each. If `back` is true,
+        `numbers` are such positions, and the windows that get these blocks are returned.
         """
         move, streams = unpermute if back else permute, strata + 1
         if self.long == self.windows:
@@ -267,7 +269,7 @@ class _Plan(NamedTuple):
 
 @lru_cache(maxsize=_KEPT)
 def _blocks_of(plan: _Plan, window: int) -> Positions:
-    """Return the blocks of a window, in the order of their places."""
+    """Return the indices of the blocks of a window, in the order of their places."""
     first, stop = plan.first(np.array([window, window + 1])).tolist()
     return plan.dealt(np.arange(first, stop))
 

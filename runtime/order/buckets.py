@@ -38,13 +38,19 @@ _KEPT = 2  # pools: the positions that a sampler orders at once may lie in two
 
 
 class PoolCache:
-    """Cache of the last few pools that were sorted into batches, by (pool number, n, epoch)."""
+    """Cache of the two pools that were sorted into batches most recently.
+
+    A pool is identified by the key (pool number, number of samples in an epoch, epoch).
+    """
 
     def __init__(self) -> None:
         self._pools: dict[tuple[int, ...], Any] = {}
 
     def get(self, name: tuple[int, ...], make: Callable[[], Any]) -> Any:
-        """Return the cached value for `name`. If none is cached, cache the result of `make`."""
+        """Return the cached value for the key `name`. If there is none, cache the result of `make`.
+
+        A new value replaces the oldest.
+        """
         found = self._pools.get(name)
         if found is None:
             found = make()
@@ -58,8 +64,8 @@ class Bucketed:
     """The samples of `order`, rearranged into blocks of `batch` samples of similar length.
 
     `batch` is the global batch: batch_size x dp_size. `pool` is rounded up to whole batches. A run
-    can resume only with the same values of both. `content_id`, `seed` and `purpose` are those of
-    `order`; they also determine the order of the blocks.
+    can resume only with the same values of both. `content_id`, `seed` and `purpose` must be the
+    values that `order` has; they also determine the order of the blocks.
 
     >>> from dataprep.runtime.order.lengths import KnownLengths
     >>> from dataprep.runtime.order.permutation import Sequential
@@ -86,7 +92,7 @@ class Bucketed:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """JSON values that, together with those of the underlying order, determine this order."""
+        """JSON values that, with the definition of the underlying order, determine this order."""
         return {"bucket": self.batch, "pool": self.pool, "lengths": self.lengths.identity}
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
@@ -138,9 +144,10 @@ class Bucketed:
 def _by_pool(
     positions: Positions, inside: npt.NDArray[np.bool_], pool: int
 ) -> list[tuple[int, Positions]]:
-    """Return the pools in which `positions` lie, each with the indices of its positions.
+    """Return (pool number, indices) for each pool that contains some of `positions`.
 
-    Only positions where `inside` is True count. A pool is given by its number.
+    The indices select the positions that lie in the pool. Positions where `inside` is False are
+    left out. The argument `pool` is the number of positions in a pool.
     """
     places = np.flatnonzero(inside)
     numbers = positions[places] // pool

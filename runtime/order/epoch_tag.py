@@ -30,7 +30,7 @@ MAX_EPOCH = (1 << 22) - 2
 def with_epoch(samples: Positions, epoch: int) -> Positions:
     """Return the indices of `samples` in `epoch`: int64 of the same shape.
 
-    `PADDING` is not changed. Raises `UsageError` for an epoch outside 0 .. `MAX_EPOCH`.
+    `PADDING` is not changed. Raise `UsageError` for an epoch outside 0 .. `MAX_EPOCH`.
 
     >>> with_epoch(np.array([5, PADDING]), 2).tolist() == [5 + (3 << 40), PADDING]
     True

@@ -1,7 +1,8 @@
 """Lengths of samples in tokens, for length buckets and token budgets.
 
-They are looked up for some thousand samples at a time, never for all. For documents of a dataprep
-dataset a length is the difference of two stored offsets. Any other dataset has to be read once.
+Lengths are looked up for a few thousand samples at a time, never for all. In a dataprep dataset the
+length of a document is the difference of two stored offsets. Any other dataset has to be read once
+to measure its lengths.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Lengths(Protocol):
 
     @property
     def identity(self) -> str:
-        """String by which a saved state recognizes the lengths, which decide the batches."""
+        """String that identifies the lengths in saved states, since they determine the batches."""
         ...
 
 
@@ -80,7 +81,8 @@ class KnownLengths:
 class SpanLengths:
     """Lengths of samples that are ranges of a split's tokens, as in `DocumentDataset`.
 
-    A dataset whose samples consist of several ranges must have a method `lengths_of`.
+    If samples consist of several ranges, the dataset must have a method `lengths_of`, which is then
+    used.
     """
 
     def __init__(self, samples: Any) -> None:
@@ -100,12 +102,15 @@ class SpanLengths:
 
     @property
     def identity(self) -> str:
-        """``"spans"``: the content id, which the state has as well, determines the lengths."""
+        """The constant ``"spans"``.
+
+        The lengths follow from the content id, which a saved state contains separately.
+        """
         return "spans"
 
 
 class PartLengths:
-    """Lengths of the samples in a part of a dataset, looked up among those of the whole."""
+    """Lengths of the samples in a part of a dataset, taken from those of the whole dataset."""
 
     def __init__(self, part: Any, whole: Lengths) -> None:
         self._part, self._whole = part, whole
@@ -114,21 +119,24 @@ class PartLengths:
         return len(self._part)
 
     def of(self, samples: Positions) -> Positions:
-        """Return the lengths of `samples` (numbers within the part): int64 of the same shape."""
+        """Return the lengths of `samples` (indices within the part): int64 of the same shape."""
         return self._whole.of(self._part.numbers(samples))
 
     @property
     def identity(self) -> str:
-        """The identity of the lengths of the whole dataset. The state names the part separately."""
+        """The identity of the lengths of the whole dataset.
+
+        A saved state identifies the part separately.
+        """
         return self._whole.identity
 
 
 def lengths_for(dataset: Any, lengths: Any = None) -> Lengths:
-    """Return the lengths of the samples of `dataset`: `lengths`, or the stored lengths if None.
+    """Return the `Lengths` of `dataset`: `lengths`, or the stored lengths if this argument is None.
 
     The argument `lengths` is a `Lengths`, or an array with one number for each sample. For a part
     of a dataset it may have one number for each sample of the whole dataset. Only datasets of
-    tokens (`DocumentDataset`) have stored lengths. Raises `UsageError` if the number of lengths is
+    tokens (`DocumentDataset`) have stored lengths. Raise `UsageError` if the number of lengths is
     wrong, or if `lengths` is None and the dataset has no stored lengths.
     """
     if lengths is None and hasattr(dataset, "split") and hasattr(dataset, "spans"):
@@ -148,11 +156,11 @@ def lengths_for(dataset: Any, lengths: Any = None) -> Lengths:
 
 
 def measure_lengths(dataset: Any, field: str = "input_ids") -> npt.NDArray[np.int64]:
-    """Return the length of `field` in every sample: int64 [samples]. Reads the whole dataset.
+    """Return the length of the field `field` in every sample: int64 [samples].
 
-    If a sample is not a dict, the length of the sample itself is used. Of a Hugging Face dataset,
-    only the column `field` is read. Raises an `InputError` that names the sample if its `field` is
-    missing or has no length.
+    The function reads every sample, but only the column `field` of a Hugging Face dataset. If a
+    sample is not a dict, the length of the sample itself is used. Raise `InputError`, with the
+    index of the sample, if a dict lacks the field or the measured value has no length.
 
     >>> measure_lengths([{"input_ids": [1, 2]}, {"input_ids": []}]).tolist()
     [2, 0]

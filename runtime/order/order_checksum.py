@@ -3,8 +3,9 @@
 The digest of an epoch up to some position is the sum, modulo 2**64, of a hash of (content, epoch,
 position, sample) for each sample returned. A sum can be computed in parts, so the digest does not
 depend on ranks, workers and batches. A different order, a repeated sample and a missing sample
-change the digest, except with a probability of 1 in 2**64. A different dataset changes it, too,
-except before the first sample, when every digest is 0. The digest detects mistakes, not forgery.
+change the digest, except with a probability of 1 in 2**64. A different dataset also changes the
+digest, except before the first sample, when every digest is 0. The digest detects mistakes, not
+forgery.
 
 Costs about 10 ns a sample.
 """
@@ -46,9 +47,10 @@ def digest_seed(content: Sequence[str]) -> int:
 
 
 def contributions(samples: Positions, positions: Positions, epoch: int, seed: int = 0) -> _Words:
-    """Return the number that each of `samples` at `positions` of `epoch` adds to the digest.
+    """Return the number that each sample adds to the digest: uint64 of the same shape.
 
-    The result is uint64. The argument `seed` is the `digest_seed` of the dataset or mixture.
+    The loader returned `samples[i]` at `positions[i]` of the epoch `epoch`. The argument `seed` is
+    the `digest_seed` of the dataset or mixture.
 
     >>> one, two = contributions(np.array([7, 8]), np.array([0, 1]), 0).tolist()
     >>> one != two

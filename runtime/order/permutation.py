@@ -75,7 +75,10 @@ class OrderKey:
     rounds: tuple[tuple[int, int], ...]
 
     def rounds_for(self, n: int) -> tuple[tuple[int, int], ...]:
-        """Return the rounds that permute `range(n)`: 32 for n up to 8, 16 up to 64, else 8."""
+        """Return the multiplier and addend of each round for a permutation of `range(n)`.
+
+        There are 32 rounds for n up to 8, 16 for n up to 64, and 8 for larger n.
+        """
         return self.rounds[: next(rounds for most, rounds in _ROUNDS.items() if n <= most)]
 
 
@@ -119,7 +122,7 @@ class Order(Protocol):
 class Shuffled:
     """An order that is a new permutation of all samples in every epoch.
 
-    Each `purpose` has its own orders.
+    Different values of `purpose` give unrelated orders.
     """
 
     content_id: str
@@ -165,7 +168,7 @@ def permute(
 
     The function is a bijection of `range(n)`. One key gives 2**64 unrelated bijections, and
     `streams` (int64, of the same shape as `positions`) chooses the bijection for each position.
-    None means stream 0 for all. Raises `IndexError` for a position outside 0 .. n - 1.
+    None means stream 0 for all. Raise `IndexError` for a position outside 0 .. n - 1.
 
     >>> sorted(permute(np.arange(5), 5, key("build", 0, 0, "train")).tolist())
     [0, 1, 2, 3, 4]
@@ -178,7 +181,7 @@ def unpermute(
 ) -> Positions:
     """Return the position of each of `samples`: int64 of the same shape.
 
-    This is the inverse of `permute` with the same key and streams. Raises `IndexError` for a sample
+    This is the inverse of `permute` with the same key and streams. Raise `IndexError` for a sample
     outside 0 .. n - 1.
 
     >>> where = key("build", 0, 0, "train")
@@ -197,7 +200,7 @@ class _Round(NamedTuple):
 class _Network:
     """Feistel network for one n and one key.
 
-    Its constants are 0-d arrays, because NumPy needs twice the time for scalars.
+    Its constants are 0-d arrays, because NumPy takes twice as long with scalars.
     """
 
     def __init__(self, n: int, key: OrderKey) -> None:
@@ -216,10 +219,10 @@ class _Network:
         self._asked: frozenset[bool] = frozenset()
 
     def permute(self, words: _Words, shift: _Words | None, back: bool) -> _Words:
-        """Return `words` after the network, which is repeated until every result is below n.
+        """Return `words` permuted by the network. A result of n or more goes through it again.
 
-        With `back`, the inverse is applied. If `shift` is given, it is added to the input of every
-        round.
+        If `back` is true, the inverse is applied. If `shift` is given, it is added to the input of
+        every round.
         """
         out = self._apply(words, shift, back)
         outside = np.flatnonzero(out >= self._n)
@@ -233,9 +236,10 @@ class _Network:
         return out
 
     def _has_table(self, back: bool) -> bool:
-        """Return whether cycle walks are looked up in a table.
+        """Return whether to look up cycle walks in the table for the direction `back`.
 
-        The table is used from the second call in the same direction on, if it is not too large.
+        The table is used from the second call with the same `back` on, unless it would be too
+        large.
         """
         if self._beyond > _TABLE:
             return False
@@ -243,12 +247,13 @@ class _Network:
         return back in asked
 
     def _ends(self, back: bool) -> _Words:
-        """Return a table with the first result below n of the cycle walk from each of n, n + 1, ...
+        """Return, for each of n, n + 1, ..., the first number below n that its cycle walk reaches.
 
-        Nearly every block of positions has a few such walks. Applying the network to only these few
-        numbers would cost as much as applying it to a thousand. A cycle that has only numbers of n
-        or more never ends; the table then contains a number of the cycle. No walk that starts below
-        n enters such a cycle.
+        If `back` is true, the walk uses the inverse of the network. Nearly every block of positions
+        needs a few such walks. Applying the network to only these few numbers would cost as much as
+        applying it to a thousand, so the results are stored in this table. A cycle that consists
+        only of numbers of n or more never ends; the table then contains a number of the cycle. No
+        walk that starts below n enters such a cycle.
         """
         ends = self._tables.get(back)
         if ends is None:
@@ -281,7 +286,10 @@ class _Network:
     def _hash(
         half: _Words, shift: _Words | None, part: _Round, word: _Words, spare: _Words
     ) -> None:
-        """Write the hash of `half` into `word`; its high bits are well mixed."""
+        """Write the hash of `half`, plus `shift` if it is given, into `word`.
+
+        The high bits of the hash are well mixed. The content of `spare` is overwritten.
+        """
         shifted = half if shift is None else np.add(half, shift, spare)
         np.multiply(shifted, part.multiplier, word)
         np.add(word, part.addend, word)
@@ -290,7 +298,7 @@ class _Network:
         np.multiply(word, _MIX_WORD, word)
 
     def _scale(self, word: _Words) -> None:
-        """Replace each hash in `word` by a number in 0 .. size - 1, in proportion to the hash."""
+        """Replace each hash in `word` by a number in 0 .. size - 1, proportional to the hash."""
         np.right_shift(word, _HALF, word)
         np.multiply(word, self._size, word)
         np.right_shift(word, _HALF, word)
@@ -299,7 +307,7 @@ class _Network:
 def _permuted(
     words: _Words, n: int, key: OrderKey, streams: Positions | None, *, back: bool
 ) -> Positions:
-    """Return `words`, of any shape, permuted, or with `back` unpermuted: int64.
+    """Return `words` permuted, or unpermuted if `back` is true, as int64 of the same shape.
 
     The words are processed in blocks that fit in the CPU caches.
     """

@@ -23,7 +23,7 @@ class Spot(NamedTuple):
 
 
 class PhasedSource(Protocol):
-    """One source of a phased order, with its content id and the name that messages give it."""
+    """One source of a phased order: its content id, and the name that messages use for it."""
 
     @property
     def content_id(self) -> str:
@@ -50,7 +50,7 @@ class PhasedOrder(Order, Protocol):
 
     @property
     def sources(self) -> tuple[PhasedSource, ...]:
-        """The sources, in the order of their numbers."""
+        """The sources, ordered by source number."""
         ...
 
     @property
@@ -60,7 +60,7 @@ class PhasedOrder(Order, Protocol):
 
     @property
     def changing(self) -> frozenset[str]:
-        """The fields of the definition in which a state may differ and still be loaded."""
+        """Fields of the definition that need not be equal in a saved state and in this order."""
         ...
 
     @property
@@ -69,7 +69,7 @@ class PhasedOrder(Order, Protocol):
         ...
 
     def deal_key(self, epoch: int) -> OrderKey:
-        """Return the key of the permutations that distribute global batches over the ranks."""
+        """Return the key of the permutations that distribute the batches of `epoch` over ranks."""
         ...
 
     def history(self, n: int) -> list[dict[str, Any]]:
@@ -81,7 +81,8 @@ class PhasedOrder(Order, Protocol):
     ) -> PhasedOrder:
         """Return the order that continues the run of `state` from the point `begin` on.
 
-        The state was saved at the point `stood`. Epochs of the order have `positions` positions.
+        The state was saved at the point `stood`. An epoch of the new order has `positions`
+        positions.
         """
         ...
 

@@ -31,10 +31,10 @@ _REMEDY = "Draw from torch's, NumPy's or Python's generators, or from a `generat
 class SamplerOrder:
     """The order in which a user's sampler yields samples.
 
-    `sampler` is an iterable of sample numbers that has a length. `bijective` is False because
-    samples may be repeated or left out, so there is no inverse. Raises `UsageError` if the sampler
-    has no length or yields only the samples of one rank. The method `samples` raises it if the
-    sampler yields batches, invalid sample numbers, or two different orders for the same epoch.
+    The argument `sampler` is an iterable of sample numbers that has a length, and `samples` is the
+    number of samples in the dataset. The attribute `bijective` is False because samples may be
+    repeated or left out, so there is no inverse. Raises `UsageError` if the sampler has no length
+    or yields only the samples of one rank.
     """
 
     bijective = False
@@ -57,7 +57,11 @@ class SamplerOrder:
         return len(self._sampler)
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """Return the sample at each of `positions`: int64 of the same shape."""
+        """Return the sample at each of `positions`: int64 of the same shape.
+
+        Raise `UsageError` if the sampler yields batches, invalid sample numbers, or two different
+        orders for the same epoch.
+        """
         return self._numbers_of(epoch)[positions]
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:

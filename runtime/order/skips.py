@@ -1,14 +1,14 @@
-"""Skip lists: samples left out of an order, which does not change the order of all others.
+"""Skip lists: samples left out of an order, without changing the order of all other samples.
 
 In every epoch the samples come in the full order, without the skipped samples. So when bad samples
-are discovered in a run, it can continue from its state with a longer list: the other samples still
-come in the same order.
+are discovered in a run, the run can continue from its state with a longer list: the other samples
+still come in the same order.
 
-Samples are numbered in three ways. A *sample* is its number in the dataset. Its *position* is its
-number in the full order of an epoch, 0 .. n - 1. Its *place*, 0 .. n - s - 1, is its number in that
+Samples are numbered in three ways. A *sample* is its index in the dataset. Its *position* is its
+index in the full order of an epoch, 0 .. n - 1. Its *place*, 0 .. n - s - 1, is its index in that
 order without the s skipped samples. The positions of the skipped samples are computed with the
-order's inverse, once an epoch (25 ns and a sort for each skipped sample). After that, a place costs
-one binary search.
+order's inverse, once an epoch (25 ns and a sort for each skipped sample). After that, finding a
+place takes one binary search.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _WRITE = (
 
 
 class Skips:
-    """A list of samples to leave out; duplicates count once.
+    """A list of samples to leave out. Duplicates count once.
 
-    `samples` is int64 [s], sorted and read-only. Only these numbers are pickled. Raises
+    The attribute `samples` is int64 [s], sorted and read-only. It is all that is pickled. Raises
     `UsageError` unless all are whole numbers from 0 to 2**48 - 1.
 
     >>> from dataprep.runtime.order.permutation import Sequential
@@ -60,7 +60,7 @@ class Skips:
     def positions(self, places: Positions, order: Order, n: int, epoch: int) -> Positions:
         """Return the position of the sample at each of `places`: int64 of the same shape.
 
-        Place n - s, the end, gives position n. Raises `IndexError` for a place outside 0 .. n - s.
+        Place n - s, the end, gives position n. Raise `IndexError` for a place outside 0 .. n - s.
         """
         gaps = self.gaps(order, n, epoch)
         _within(places, n - len(gaps), "place")
@@ -69,11 +69,12 @@ class Skips:
         return places + np.searchsorted(before, places, "right")
 
     def places(self, positions: Positions, order: Order, n: int, epoch: int) -> Positions:
-        """Return the number of samples, without skipped ones, before each of `positions`: int64.
+        """Return the number of samples before each of `positions` that are not skipped: int64.
 
-        The result has the same shape. For the position of a sample that is not skipped, it is the
-        place of this sample. For a skipped sample, it is the place of the next sample. The end, n,
-        gives n - s. Raises `IndexError` for a position outside 0 .. n.
+        The result has the same shape as `positions`. For the position of a sample that is not
+        skipped, it is the place of this sample. For a skipped sample, it is the place of the next
+        sample that is not skipped. The end, n, gives n - s. Raise `IndexError` for a position
+        outside 0 .. n.
         """
         gaps = self.gaps(order, n, epoch)
         _within(positions, n, "position")
@@ -84,9 +85,9 @@ class Skips:
         return int(self.places(np.array([position]), order, n, epoch)[0])
 
     def gaps(self, order: Order, n: int, epoch: int) -> Positions:
-        """Return the positions of the skipped samples, int64 [s], sorted.
+        """Return the positions of the skipped samples: int64 [s], sorted.
 
-        Raises `UsageError` as `check` does.
+        Raise `UsageError` if a skipped sample is n or more, or if all n samples are skipped.
         """
         recent = self._recent  # another thread may replace the attribute meanwhile
         for known, size, number, gaps in recent:
@@ -135,9 +136,9 @@ class Skips:
 
 
 def skips_of(skip: Iterable[int] | Skips | None) -> Skips:
-    """Return the samples `skip` as a `Skips`, which is empty for None.
+    """Return the samples `skip` as a `Skips`, which is empty if `skip` is None.
 
-    Raises `UsageError` if `skip` is not an iterable of valid sample numbers.
+    Raise `UsageError` if `skip` is not an iterable of valid sample numbers.
     """
     if isinstance(skip, Skips):
         return skip
@@ -153,7 +154,8 @@ def read_skips(path: Path) -> Skips | dict[str, Skips]:
 
     The file is a JSON array of sample numbers, or has one sample number on each line. In a file of
     lines, `#` begins a comment. For several datasets it is a JSON object with an array for each
-    dataset name. Raises an `InputError` that names the line or the dataset.
+    dataset name. Raise `InputError` if the file is missing, too large or invalid. If a line or the
+    list of a dataset is invalid, the error names it.
     """
     with storage_errors(path):
         try:
@@ -178,7 +180,10 @@ def read_skips(path: Path) -> Skips | dict[str, Skips]:
 
 
 def _named_skips(name: str, numbers: Any) -> Skips:
-    """Return `numbers` as a skip list, or raise a `UsageError` that names the dataset, `name`."""
+    """Return `numbers` as a skip list.
+
+    Raise `UsageError` with `name` (the name of the dataset) if a number is invalid.
+    """
     try:
         return Skips(numbers)
     except UsageError as error:
