@@ -1,8 +1,8 @@
-"""Last step of a pairs build: check all arrays, compute the steering arrays, write the files.
+"""Last step of a pairs build: it checks all arrays, computes steering arrays and writes the files.
 
 The steering vectors and centroid distances are defined in formats/manifest/curriculum.py. They are
-computed from the vectors as stored, so that a reader of the dataset can compute the same numbers:
-differences in float32; lengths, means and cosines in float64.
+computed from the stored vectors, so that a reader of the dataset can compute the same numbers.
+Differences are computed in float32, and lengths, means and cosines in float64.
 """
 
 from __future__ import annotations
@@ -154,7 +154,9 @@ def write_pairs(
 def _write_steering(writer: ArrayWriter, content: PairContent, progress: Progress) -> None:
     """Write the four steering arrays, one after the other.
 
-    The steering of all pairs is computed again for each array, so only one block is in memory.
+    The steering of all pairs is computed again for each array, so that only one block of pairs is
+    in memory. The function `progress` is called with the number of rows written so far and the
+    number of rows of all four arrays.
     """
     rows, dim = len(content.table.pairs), content.vectors.dim
     for number, (name, part) in enumerate(_STEERING.items()):
@@ -230,7 +232,7 @@ def _description(options: PairOptions, content: PairContent) -> dict[str, Any]:
 def _texts(content: PairContent) -> Iterator[bytes]:
     """Yield the lines of pairs.jsonl, one for each pair.
 
-    A line has the number, texts, relevance, cluster and split of the pair.
+    A line contains the number of the pair, its texts, relevance, keywords, cluster and split.
     """
     pairs, names = content.table.pairs, content.clustering.names
     splits = dict(
@@ -278,7 +280,8 @@ def steer(
 ) -> Iterator[Steering]:
     """Yield the steering vectors and distances of all pairs in order, in blocks of pairs.
 
-    Pair i has question ``of_pair[i]``, cluster ``clusters[i]`` (-1: none) and the keywords
+    `questions`, `centroids` and `keywords` are tables of vectors. Pair i has question
+    ``of_pair[i]``, cluster ``clusters[i]`` (-1: none) and the keywords
     ``keyword_ids[keyword_offsets[i]:keyword_offsets[i + 1]]``.
     """
     for start in range(0, len(of_pair), _STEERED_AT_ONCE):
@@ -292,9 +295,9 @@ def steer(
 
 
 def _rows_or_zero(vectors: Floats, rows: Ints, dim: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Return the chosen vectors, float32 [n, dim], and a mask of the row numbers that are not -1.
+    """Return ``vectors[rows]`` as float32 [n, dim], and a mask that is true unless the row is -1.
 
-    The vectors are ``vectors[rows]``, with zeros where the row number is -1.
+    The vector of a row number -1 is zeros.
     """
     known = rows >= 0
     result = np.zeros((len(rows), dim), np.float32)

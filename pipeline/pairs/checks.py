@@ -25,9 +25,11 @@ _AT_ONCE = 1 << 16  # rows in a block
 def check_links(
     pair_index: Ints, clusters: Ints, offsets: Ints, keyword_ids: Ints, sizes: Sequence[int]
 ) -> None:
-    """Check that all numbers refer to existing rows, and that no pair is stored twice.
+    """Raise `DataprepError` (E_PAIRS) unless all numbers refer to existing rows and pairs differ.
 
-    `sizes` has the number of questions, of sources, of keywords and of clusters, in this order.
+    No two pairs may have the same question and source. The lists of keywords must cover
+    `keyword_ids` without gaps. `sizes` holds the numbers of questions, sources, keywords and
+    clusters, in this order.
     """
     questions, sources, keywords, n_clusters = sizes
     _require_bounds("pair_index (questions)", pair_index[:, 0], 0, questions)
@@ -45,10 +47,10 @@ def check_links(
 def check_negatives(
     pair_index: Ints, clusters: Ints, negatives: Ints, tiers: Ints, sources: int
 ) -> None:
-    """Check the hard negatives and their tiers, [pairs, n_neg] each.
+    """Raise `DataprepError` (E_PAIRS) unless negatives and tiers, [pairs, n_neg] each, are valid.
 
     The negatives of a pair must be distinct, and none of them may be a source of the same question.
-    A negative must have tier 1 if it is in the cluster of the pair, and another tier if it is not.
+    A negative must have tier 1 if it is in the cluster of the pair, and a different tier if not.
     """
     _require_bounds("hard_negatives", negatives.ravel(), 0, sources)
     _require_bounds("negative_tiers", tiers.ravel(), 1, 5)
@@ -78,9 +80,10 @@ def check_negatives(
 def check_numbers(
     name: str, rows: Array, first: int, bounds: tuple[float, float] | None = None
 ) -> None:
-    """Check that all numbers of `rows` are finite and within `bounds`.
+    """Raise `DataprepError` (E_PAIRS) unless all numbers in `rows` are finite and within `bounds`.
 
-    `first` is the row number of ``rows[0]`` in the array `name`.
+    The bounds are inclusive. None means that there are no bounds. For the error message, `name` is
+    the array that contains `rows`, and `first` is the row number of ``rows[0]`` in that array.
     """
     for start in range(0, len(rows), _AT_ONCE):
         part = rows[start : start + _AT_ONCE]
@@ -94,9 +97,9 @@ def check_numbers(
 
 
 def check_splits(splits: Mapping[str, Ints], questions: Ints) -> None:
-    """Check that every pair is in one split, and all pairs of a question are in the same split.
+    """Raise `DataprepError` (E_PAIRS) unless every pair is in one split, in increasing order.
 
-    The pairs of a split must be in increasing order.
+    All pairs of a question must be in the same split.
     """
     every = np.concatenate([np.empty(0, np.int64), *splits.values()])
     whole = np.array_equal(np.sort(every), np.arange(len(questions)))

@@ -1,11 +1,12 @@
 """Cluster of each pair, and the centroid of each cluster.
 
 The cluster of a pair is read from a column of the input, or is the cluster of most of its keywords
-(the lowest number at a tie), or is the k-means cluster of its question. A centroid is a mean of
-vectors: those of the keywords in the cluster if keywords decide, else those of its distinct
-questions. A pair without a cluster has -1, unless the option `cluster_fallback` assigns a cluster:
-the largest one, the one whose centroid is nearest to the question, or a random one. The random
-choice depends only on the number of the question and the seed.
+(the lowest number at a tie), or is the k-means cluster of its question. If clusters come from
+keywords, a centroid is the mean of the vectors of the keywords in the cluster. Otherwise it is the
+mean of the vectors of the distinct questions in the cluster. A pair without a cluster has -1,
+unless the option `cluster_fallback` assigns a cluster: the largest cluster, the cluster whose
+centroid is nearest to the question, or a random cluster. The random choice depends only on the
+number of the question and the seed.
 
 The k-means of scikit-learn is used, on vectors of length 1. It runs in one thread, because with
 several threads the order of the sums varies, and the clusters vary with it.
@@ -120,9 +121,9 @@ def cluster(
 
 
 def require_clusters(options: PairOptions, inputs: PairInputs, table: PairTable) -> None:
-    """Raise the errors that `cluster` would raise about rows, files and libraries.
+    """Raise `InputError` or `UsageError` if `cluster` would raise it for these arguments.
 
-    This check needs no vectors, so a build can fail before it spends time on encoding texts.
+    The check needs no vectors, so that a build can fail before it spends time on encoding texts.
     """
     by = _method(options, table)
     if by == "keywords" and "keyword_clusters" in inputs.others:
@@ -160,9 +161,11 @@ def _by_keyword(
 
 
 def _method(options: PairOptions, table: PairTable) -> str:
-    """Return the method that the option `clusters` means; for ``auto``, choose one.
+    """Return the method of clustering: ``column``, ``keywords``, ``kmeans`` or ``none``.
 
-    Raise `InputError` if the input lacks the column or the keywords that the method needs.
+    If the option `clusters` is ``auto``, the method depends on the columns of the input and on the
+    options `keyword_clusters` and `n_clusters`. Raise `InputError` if the input lacks the column or
+    the keywords that the method needs.
     """
     if options.clusters == "column" and "cluster" not in table.present:
         raise InputError(
@@ -191,9 +194,9 @@ def _kmeans(options: PairOptions, vectors: Array, checkpoints: Checkpoints) -> I
 
 
 def _keyword_clusters(source: Source, keywords: Sequence[str]) -> tuple[list[str], Ints]:
-    """Return the names of the clusters in the JSON file `source`, and int64 [keywords].
+    """Return the cluster names in the JSON file `source`, and int64 [keywords]: indices of names.
 
-    The array has the cluster of each of `keywords`, or -1 for a keyword that is not in the file.
+    The array holds the cluster of each of `keywords`, or -1 if the file assigns no cluster to it.
     Raise `InputError` if the file is not a JSON object from keywords to clusters, or if it contains
     the same keyword in different cases.
     """
@@ -216,9 +219,11 @@ def _keyword_clusters(source: Source, keywords: Sequence[str]) -> tuple[list[str
 
 
 def by_keywords(keyword_sets: RowSets, cluster_of: Ints) -> Ints:
-    """Return int64 [pairs]: the cluster of most keywords of each pair, or -1 if none has a cluster.
+    """Return int64 [pairs]: the cluster to which most keywords of each pair belong.
 
-    ``cluster_of[k]`` is the cluster of keyword k, or -1. At a tie the lowest number wins.
+    A pair gets -1 if none of its keywords has a cluster. Set i of `keyword_sets` holds the keywords
+    of pair i, and ``cluster_of[k]`` is the cluster of keyword k, or -1. At a tie the lowest cluster
+    number wins.
 
     >>> lists = row_sets(np.array([0, 0, 0]), np.array([0, 1, 2]), 2, 3)
     >>> by_keywords(lists, np.array([4, 1, 1])).tolist()
@@ -241,7 +246,8 @@ def by_keywords(keyword_sets: RowSets, cluster_of: Ints) -> Ints:
 def centroids_of(vectors: Floats, members: RowSets) -> npt.NDArray[np.float64]:
     """Return float64 [clusters, dim]: the mean of the vectors in each cluster.
 
-    The mean of an empty cluster is zeros.
+    Set c of `members` holds the rows of `vectors` in cluster c. The mean of an empty cluster is
+    zeros.
     """
     result = np.zeros((len(members), vectors.shape[1]))
     for cluster in np.flatnonzero(members.counts).tolist():
@@ -299,10 +305,10 @@ def fall_back(
 ) -> Ints:
     """Return a copy of `clusters` in which every -1 is replaced by the cluster that `rule` chooses.
 
-    Pair i has the cluster ``clusters[i]`` and the question ``questions[i]``. `vectors` (of the
-    questions) and `centroids` have length 1. A centroid of zeros marks an empty cluster, which is
-    never chosen. With the rule ``none``, or if every cluster is empty, `clusters` is returned
-    unchanged.
+    Pair i has the cluster ``clusters[i]`` and the question ``questions[i]``. `vectors` holds the
+    vectors of the questions. The `vectors` and `centroids` have length 1, except that a centroid of
+    zeros marks an empty cluster, which is never chosen. If `rule` is ``none``, or if every cluster
+    is empty, `clusters` itself is returned.
     """
     without = np.flatnonzero(clusters < 0)
     filled = np.flatnonzero(centroids.any(axis=1))

@@ -76,10 +76,10 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def resolve(names: Collection[str], chosen: Mapping[str, str], where: str) -> dict[str, str]:
-    """Return the column of each field, chosen from the column `names` of a table.
+    """Return the column name of each field, chosen from `names`, the columns of a table.
 
-    `chosen` has the columns that the user named, by field. Fields without a column are left out.
-    Raise `InputError` if several columns fit a field. The error names the table `where`.
+    `chosen` maps fields to the column names that the user gave. Fields without a column are left
+    out. Raise `InputError` if several columns fit a field. The error names the table `where`.
 
     >>> resolve(["id", "Query", "context"], {}, "a.csv")
     {'question': 'Query', 'source': 'context'}
@@ -102,7 +102,7 @@ def resolve(names: Collection[str], chosen: Mapping[str, str], where: str) -> di
 
 
 def text_of(value: object, what: str) -> str:
-    """Return the stripped text of `value`, a cell of the field `what`.
+    """Return the stripped text of `value` (a cell of the field `what`).
 
     Raise `CellError` if the cell is missing or blank, is not a string, or is not valid Unicode.
     """

@@ -57,7 +57,7 @@ class RowSets:
 def row_sets(numbers: Ints, values: Ints, count: int, limit: int) -> RowSets:
     """Return `count` sets, in which ``values[i]`` is a member of set ``numbers[i]``.
 
-    A value whose set number is -1 is in no set.
+    All values must be below `limit`. A value whose set number is -1 is in no set.
 
     >>> row_sets(np.array([1, 0, 1, -1]), np.array([5, 4, 5, 3]), 2, 6).of(1).tolist()
     [5]

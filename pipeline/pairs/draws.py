@@ -1,10 +1,11 @@
 """Random sampling without repetition from many pools, each with its own key.
 
-Sample n of a pool is the value at position n of a keyed permutation of the pool. So it depends only
-on n, the key and the size of the pool. The permutation is a Feistel network over the finalizer of
-SplitMix64, applied again until its value is below the size of the pool. It has twelve rounds: in
-pools of a few numbers, the frequencies of pairs of samples differ by more than chance with ten
-rounds, and by a quarter with six (tests/pipeline/pairs/test_draws.py). A sample takes about 200 ns.
+Sample n of a pool is the value at position n of a keyed permutation of the pool. So the sample
+depends only on n, the key and the size of the pool. The permutation is a Feistel network over the
+finalizer of SplitMix64, applied again until its value is below the size of the pool. The network
+has twelve rounds, because fewer rounds are not random enough for pools of a few numbers. There the
+frequencies of pairs of samples differ by more than chance with ten rounds, and by a quarter with
+six (tests/pipeline/pairs/test_draws.py). A sample takes about 200 ns.
 
 Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014. Black, Rogaway:
 Ciphers with Arbitrary Finite Domains, CT-RSA 2002.
@@ -46,10 +47,10 @@ def keys_of(seed: int, *parts: Ints | int) -> Words:
 
 
 def draw(positions: Ints, sizes: Ints, keys: Words) -> Ints:
-    """Return int64 [n]: the number at ``positions[i]`` in a permutation, for each i.
+    """Return int64 [n]: item i is the number at position ``positions[i]`` of permutation i.
 
-    Permutation i has the numbers from 0 to ``sizes[i]`` - 1, and the key ``keys[i]`` selects it.
-    Each position must be below its size, and each size must be from 1 to 2**62.
+    Permutation i contains the numbers from 0 to ``sizes[i]`` - 1, and the key ``keys[i]`` selects
+    it. Each position must be below its size, and each size must be from 1 to 2**62.
 
     >>> drawn = draw(np.arange(5), np.full(5, 5), np.full(5, 7, np.uint64))
     >>> sorted(drawn.tolist())

@@ -62,7 +62,8 @@ def estimate(
 ) -> PairEstimate:
     """Return the estimate of a build from its `table`.
 
-    `probe` is the probe of the encoder, or None if the build needs no encoder.
+    `probe` contains the encoder's vectors of a few fixed texts, which show the width of vectors. It
+    is None if the build needs no encoder.
     """
     pairs = table.pairs
     texts = {"question": pairs.questions, "source": pairs.sources, "keyword": pairs.keywords}

@@ -1,8 +1,9 @@
 """The kind `pairs`: pairs of a question and a source text, with their vectors and hard negatives.
 
-A build has no units. Its steps run one after the other: read, embed, cluster, split, negatives,
-write. Results that take long to compute (encoded vectors, k-means, negatives) are stored as
-checkpoints. After an interruption the same command continues from the checkpoints.
+Unlike other builds, a build of pairs is not divided into units. Its steps run one after the other:
+read, embed, cluster, split, negatives, write. Results that take long to compute (encoded vectors,
+k-means, negatives) are stored as checkpoints. After an interruption the same command continues from
+the checkpoints.
 """
 
 from __future__ import annotations
@@ -116,10 +117,11 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
         )
 
     def prepare(self, options: PairOptions, survey: PairSurvey, context: Context) -> PairPrepared:
-        """Read and check the tables, load the encoder if texts lack vectors, and make the plan.
+        """Return the build ready to run, with tables, plan, and an encoder if texts lack vectors.
 
-        If `out` contains a finished dataset that is not to be overwritten, the tables are not read.
-        Then `difference` compares that dataset with the options and inputs.
+        If `out` contains a finished dataset and the option `overwrite` is false, the tables are not
+        read and no encoder is loaded. In this case, `difference` decides later whether the finished
+        dataset can be reused.
         """
         inputs, existing = survey.inputs, context.existing
         table = encoder = None
@@ -152,8 +154,9 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
     ) -> tuple[TextEncoder | None, Probe | None]:
         """Return the encoder and its probe, or None for both if no text needs the encoder.
 
-        `existing` is the probe that the finished dataset stores, or None. It is returned again if
-        the encoder still makes the same vectors.
+        The probe contains the encoder's vectors of a few fixed texts, which identify it. `existing`
+        is the probe that the finished dataset stores, or None. It is returned again if the encoder
+        still makes the same vectors.
         """
         if not require_vectors(options, inputs, table.pairs):
             return None, None
@@ -169,7 +172,7 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
     def difference(self, existing: ArrayManifest, prepared: PairPrepared) -> str | None:
         """Return in words how the dataset `existing` differs from this build, or None if equal.
 
-        The encoder is loaded only if there is no other difference.
+        The encoder is loaded only if nothing else differs.
         """
         if existing.kind != self.name:
             return f"of the kind {existing.kind}"

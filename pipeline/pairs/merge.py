@@ -1,10 +1,10 @@
 """Merging of rows into pairs: cells are cleaned, texts numbered, rows of the same pair joined.
 
-Texts are stripped. Rows whose question and source are then equal are one pair, which gets the
+Texts are stripped. Rows with the same question and the same source form one pair, which gets the
 highest relevance, the union of the keywords, the longest answer, the first cluster, and the
 provenance of the first row. Missing relevance is 1, and relevance outside 0 to 1 is clipped.
 Keywords are casefolded. Four kinds of rows are counted: merged rows, rows with missing relevance,
-rows with clipped relevance, and rows whose cluster is not that of their pair.
+rows with clipped relevance, and rows whose cluster differs from the cluster of their pair.
 
 Questions, sources, keywords and pairs are numbered by first appearance. The memory needed is that
 of the distinct texts, and about 200 bytes for each pair.
@@ -92,7 +92,7 @@ class MergedPairs:
 
 
 class _TextNumbers:
-    """Numbers of distinct texts, counted by first appearance."""
+    """Numbers of distinct texts, in the order of first appearance."""
 
     def __init__(self) -> None:
         self.of: dict[str, int] = {}
@@ -144,11 +144,11 @@ class Merger:
         self.read.append(0)
 
     def add(self, rows: TableRows, source: Source, split: str | None = None) -> None:
-        """Add `rows` of the current input, `source`.
+        """Merge a block of `rows` of the current input, the table `source`.
 
         If `split` is given, it replaces the splits in the rows. Raise `RecordError` for the first
-        bad row, unless the rules skip bad rows. Raise `InputError` if more than `max_rejects` rows
-        are skipped.
+        bad row, unless `RowRules.skip` is true. Raise `InputError` if more than
+        `RowRules.max_rejects` rows have been skipped.
         """
         number, before = len(self.read) - 1, sum(self.read)
         self.read[-1] += len(rows)
@@ -301,7 +301,7 @@ def ordered_labels(labels: Iterable[str]) -> list[str]:
 
 
 def _in_order(numbers: dict[str, int], codes: Sequence[int]) -> tuple[list[str], Ints]:
-    """Return the sorted labels in use, and int64 [codes]: the index in them of each code.
+    """Return the sorted labels in use, and int64 [codes]: the index of the label of each code.
 
     `numbers` maps each label to its code. A label is in use if its code is in `codes`. The code -1
     means no label, and its index is -1.

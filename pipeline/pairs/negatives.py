@@ -4,12 +4,12 @@ The negatives of a pair are distinct sources, none of which is a known positive 
 Each tier supplies a number of negatives from its own pool of sources:
 
 1. random sources of the pair's cluster;
-2. random sources of the clusters whose centroids are nearest to that of the pair's cluster;
+2. random sources of the clusters whose centroids are nearest to the centroid of the pair's cluster;
 3. the sources outside the cluster that are most similar to the question (`pairs.search`);
 4. random sources outside the cluster.
 
-A source belongs to the cluster of every pair that it is in. Tiers are filled in this order. If a
-pool is exhausted, the next tier supplies the missing negatives, and after the fourth tier the
+A source belongs to the clusters of all pairs in which it occurs. Tiers are filled in this order. If
+a pool is exhausted, the next tier supplies the missing negatives, and after the fourth tier the
 first. The tier of each negative is stored. For a pair without a cluster, the pools of tiers 1 and 2
 are empty.
 
@@ -78,8 +78,9 @@ def require_enough(links: Links, n_neg: int, texts: Sequence[str]) -> None:
 def near_clusters(centroids: Floats, members: RowSets, count: int) -> RowSets:
     """Return, for each cluster, the sources of the `count` clusters nearest to it.
 
-    The sources of the cluster itself are left out, and empty clusters are not counted. Nearness is
-    the cosine of the `centroids`, which have length 1. At a tie the lower number comes first.
+    Set c of `members` holds the sources of cluster c. Sources of the cluster itself are left out,
+    and empty clusters are not counted. Nearness is the cosine of the `centroids`, which have length
+    1. At a tie the lower number comes first.
     """
     n = len(members)
     filled = np.flatnonzero(members.counts)
@@ -106,9 +107,10 @@ def mine(
 ) -> tuple[Ints, Ints]:
     """Return the negatives and their tiers, int64 [pairs, N] each, sorted by tier within a row.
 
-    `counts` has the number of negatives of each tier; their sum is N. `questions` and `sources` are
-    vectors of length 1, and `near` is the result of `near_clusters`. Every question needs N sources
-    that are not its positives, which `require_enough` checks.
+    `counts` holds the number of negatives of each tier; their sum is N. `questions` and `sources`
+    are vectors of length 1, `near` is the result of `near_clusters`, and the function `search`
+    finds the candidates of tier 3. Every question needs at least N sources that are not its
+    positives. This is not checked here: call `require_enough` first.
     """
     own, members = links.own(), links.members()
     keys = (links.clusters + 1) * links.n_questions + links.questions
@@ -141,8 +143,9 @@ def mine_pairs(
 ) -> tuple[Ints, Ints]:
     """Return the negatives of all pairs and their tiers, int64 [pairs, n_neg] each.
 
-    The result is stored as one checkpoint. `search` is ``exact`` or ``faiss``. The function
-    `progress` is called with the number of finished queries and their total number.
+    The result is stored as a checkpoint, or read from the checkpoint if an interrupted build has
+    stored it. `search` is ``exact`` or ``faiss``. With ``exact``, the function `progress` is called
+    with the number of finished queries and their total number.
     """
 
     def exact(questions: Floats, sources: Floats, k: int, queries: Queries) -> Ints:
@@ -193,10 +196,10 @@ class _Pools:
         return self.links.n_sources - known if tier == 4 else known
 
     def sources(self, tier: int, pairs: Ints, positions: Ints, sizes: Ints) -> Ints:
-        """Return int64 [n]: for each i, a source from the pool of ``pairs[i]`` in `tier`.
+        """Return int64 [n]: the source at ``positions[i]`` in the pool of `tier` for ``pairs[i]``.
 
-        It is the source at ``positions[i]`` of the pool, which has the size ``sizes[i]``. Pools of
-        random tiers are in random order.
+        ``sizes[i]`` is the size of this pool, as the method `sizes` returns it. The pool of tier 3
+        begins with the most similar source. The other pools are in random order.
         """
         if tier == 3:
             listed: Ints = self.similar[self.group_of[pairs], positions]
@@ -212,11 +215,11 @@ class _Pools:
 
 
 class _Complements:
-    """Complements of sets. Their members are computed by rank and not stored.
+    """Numbers outside of sets, computed from their rank instead of being stored.
 
-    Below the j-th value v of a set there are v - j numbers that are not in the set. This count
-    never decreases with j. So the number of rank r outside the set is r plus the number of values
-    whose count is at most r.
+    The number of rank r, counted from 0, is the r-th number that is not in the set. Below the j-th
+    value v of the set there are v - j numbers outside the set. This count never decreases with j.
+    So the number of rank r is r plus the number of values of the set whose count is at most r.
     """
 
     def __init__(self, lists: RowSets) -> None:
@@ -225,7 +228,7 @@ class _Complements:
         self._below = lists.keys - places  # set * limit + numbers outside the set below the value
 
     def at(self, numbers: Ints, ranks: Ints) -> Ints:
-        """Return int64 [n]: the number of rank ``ranks[i]`` that is not in set ``numbers[i]``.
+        """Return int64 [n]: the number of rank ``ranks[i]`` among those outside set ``numbers[i]``.
 
         The set number -1 means an empty set.
         """
@@ -290,8 +293,9 @@ class _Filling:
     ) -> tuple[Ints, npt.NDArray[np.bool_]]:
         """Return the sources at `positions` of each pool, int64 [active, positions], and a mask.
 
-        The mask is true for sources that can be added. It is false for positions beyond the end of
-        the pool, for positives of the question, and for negatives that the row contains already.
+        `active` holds the rows to fill, and `sizes` the sizes of their pools. The mask is true for
+        sources that can be added. It is false for positions beyond the end of the pool, for
+        positives of the question, and for negatives that the row contains already.
         """
         pairs = np.repeat(self._pairs[active], len(positions))
         limits = np.repeat(sizes, len(positions))

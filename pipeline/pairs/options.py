@@ -40,7 +40,7 @@ class PairOptions:
     """Options of ``dataprep build --kind pairs``.
 
     All options except `out`, `on_error`, `max_rejects`, `excerpts`, `workers` and `overwrite` enter
-    the recipe id. Files enter it by their content, and an encoder by its probe.
+    the recipe id. Files enter it by their content, and an encoder by its vectors of a few texts.
 
     >>> PairOptions(input="pairs.csv", out="pairs", encoder="all-MiniLM-L6-v2").n_neg
     12
@@ -200,7 +200,7 @@ class PairOptions:
         return [(name, path) for name, _, path in parts]
 
     def vector_columns(self) -> list[str]:
-        """Return the column of texts and the column of vectors that `embedding_columns` names."""
+        """Return the names of the text column and the vector column in `embedding_columns`."""
         return [name.strip() for name in self.embedding_columns.split(",") if name.strip()]
 
     def tiers(self) -> list[float]:
@@ -222,9 +222,10 @@ class PairOptions:
         return shares
 
     def shares(self) -> dict[str, float] | None:
-        """Return the ratio of each split by name, or None if a column or `split_input` decides.
+        """Return the ratio of each split by name, or None if the option `split` gives no ratios.
 
-        None is also returned if the option `split` is not given.
+        Then splits come from a column, from the option `split_input` or from `DEFAULT_SPLIT`. Raise
+        `UsageError` if both `split` and `split_input` are given.
         """
         if self.split_input:
             require(self.split is None, "--split", "means nothing with --split-input")
@@ -238,10 +239,10 @@ class PairOptions:
         return parse_curriculum(self.curriculum)
 
     def stored(self, splits: Sequence[str | None]) -> dict[str, Any]:
-        """Return the options that config.json stores: those that decide the content of the dataset.
+        """Return the options for config.json: those that decide the content of the dataset.
 
-        Files are stored by name, without their folder. `splits` has the split of each input table,
-        or None for a table without one.
+        Files are stored by name, without their folder. `splits` lists the split of each input
+        table, with None for a table to which the option `split_input` gives no split.
         """
         found: dict[str, Any] = {}
         for field in fields(self):
@@ -260,9 +261,10 @@ class PairOptions:
 def hashed_options(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of the `stored` options that enters the recipe id.
 
-    An option that names a file becomes true or false: whether it is given. The content of the file
-    is hashed as an input. The encoder is left out, because its probe identifies it. The options for
-    bad rows are left out, because they have no effect if there are no bad rows.
+    For an option that names a file, the value is replaced by true if the option is given and by
+    false if not, because the content of the file is hashed as an input. The encoder is left out,
+    because its vectors of a few texts identify it. The options for bad rows are left out, because
+    they have no effect if there are no bad rows.
     """
     return {
         name: value is not None if name in _FILES else value

@@ -55,7 +55,11 @@ class TableRows:
     blank_lines: int = 0
 
     def add(self, cells: dict[str, Any], place: int, line: int | None) -> None:
-        """Add a row that could be read, with its position and line number."""
+        """Add a row that could be read, with its values by field.
+
+        `place` is its row number in the table, or its byte offset in a JSONL file. `line` is its
+        line number counted from 1, or None in a Parquet file.
+        """
         self.records.append(len(self))
         self.cells.append(cells)
         self.places.append(place)

@@ -118,9 +118,9 @@ def most_similar(
 ) -> Ints:
     """Return int64 [queries, k]: the k most similar sources of each query, the best first.
 
-    A row ends with -1 if fewer than k sources are not excluded. The rows of `questions` and
-    `sources` must have length 1. `tile` has the number of questions and of sources in a block. The
-    function `done` is called with the number of finished queries.
+    A row is filled up with -1 if fewer than k sources remain after the exclusions. The rows of
+    `questions` and `sources` must have length 1. `tile` holds the numbers of questions and of
+    sources in a block. The function `done` is called with the number of finished queries.
     """
     found = np.full((len(queries), k), -1, np.int64)
     starts = range(0, len(queries) if k and len(sources) else 0, tile[0])
@@ -145,11 +145,11 @@ def most_similar(
 def _candidates(
     vectors: Floats, sources: Floats, k: int, hide: Callable[[int, Floats], None], *, columns: int
 ) -> tuple[Ints, Ints]:
-    """Return row and source numbers, int64 [n] each, of candidates that include the k best.
+    """Return candidates that include the k best sources of each vector, as two arrays int64 [n].
 
-    Candidate i is the source with the second number, for the vector with the first number.
-    ``hide(first, scores)`` sets the scores of excluded sources to -inf (see `Queries.hide`).
-    `columns` is the number of sources in a block.
+    For each candidate, the first array holds the row of `vectors`, and the second array the row of
+    `sources`. ``hide(first, scores)`` sets the scores of excluded sources to -inf (see
+    `Queries.hide`). `columns` is the number of sources in a block.
     """
     margin = np.float32(2.02 * sources.shape[1] * 2.0**-24 + _SLACK)
     bound = np.full(len(vectors), _LOWEST)
@@ -182,8 +182,8 @@ def _above(
 ) -> tuple[Ints, Ints]:
     """Return the rows and columns of the scores that are above the `bound` of their row.
 
-    If a row has many of them, its bound is first raised in place. `flags` is a buffer with the
-    shape of `scores`.
+    If a row has too many such scores, its bound is first raised in place (see `_raise`). `flags` is
+    a buffer with the shape of `scores`.
     """
     rows, at = _places(np.greater(scores, bound[:, None], out=flags))
     many = np.flatnonzero(np.bincount(rows, minlength=len(scores)) > _MANY * k)
@@ -196,8 +196,8 @@ def _above(
 def _raise(bound: Floats, scores: Floats, rows: Ints, k: int, margin: np.float32) -> None:
     """Raise the `bound` of each of `rows` to the k-th best score of the row minus the margin.
 
-    The array is changed in place. A bound that is higher already stays, and so do all bounds if
-    there are fewer than k scores.
+    The array `bound` is changed in place. A bound is never lowered. If there are fewer than k
+    scores in a row, nothing is changed.
     """
     place = scores.shape[1] - k
     if place >= 0:
@@ -217,10 +217,10 @@ def _shaped(room: npt.NDArray[Any], rows: int, columns: int) -> npt.NDArray[Any]
 
 
 def _best_values(best: Floats, rows: Ints, values: Floats) -> Floats:
-    """Return [n, k]: the k best of ``best[i]`` and of the new `values` of each row i.
+    """Return [n, k]: the k highest numbers of each row, from ``best`` and the new `values`.
 
-    The least value of a row comes first; the others are in no order. ``values[j]`` belongs to row
-    ``rows[j]``, and `rows` is in increasing order.
+    ``values[j]`` is a new value of row ``rows[j]``, and `rows` is in increasing order. The lowest
+    number of a result row comes first; the other numbers are in no order.
     """
     counts = np.bincount(rows, minlength=len(best))
     wide = np.full((len(best), best.shape[1] + int(counts.max(initial=0))), _LOWEST)
@@ -232,9 +232,10 @@ def _best_values(best: Floats, rows: Ints, values: Floats) -> Floats:
 
 
 def best_of(vectors: Floats, sources: Floats, rows: Ints, columns: Ints, k: int) -> Ints:
-    """Return the k best sources of each vector, as `most_similar` does, from given candidates.
+    """Return int64 [vectors, k]: the k best candidates of each vector, the best first.
 
-    Candidate i is source ``columns[i]`` for vector ``rows[i]``.
+    Candidate i is source ``columns[i]`` for vector ``rows[i]``. A row is filled up with -1 if the
+    vector has fewer than k candidates.
     """
     order = np.lexsort((columns, -exact_scores(vectors, sources, rows, columns), rows))
     rows, columns = rows[order], columns[order]
@@ -263,8 +264,9 @@ def exact_scores(
 def choose_search(asked: str, n_sources: int) -> str:
     """Return the search to use for `n_sources` sources: ``exact`` or ``faiss``.
 
-    `asked` is the value of the option `search`: one of these two, or ``auto``. Raise `UsageError`
-    if it is ``faiss`` and faiss is not installed.
+    `asked` is the value of the option `search`: ``exact``, ``faiss`` or ``auto``. With ``auto``,
+    faiss is used if it is installed and there are more than `FAISS_SOURCES` sources. Raise
+    `UsageError` if `asked` is ``faiss`` and faiss is not installed.
     """
     installed = find_spec("faiss") is not None
     if asked == "faiss" and not installed:
@@ -280,9 +282,10 @@ def choose_search(asked: str, n_sources: int) -> str:
 def faiss_search(
     questions: Floats, sources: Floats, k: int, queries: Queries, *, probes: int | None = None
 ) -> Ints:
-    """Return approximately the result of `most_similar`. Rows may have more -1 at their ends.
+    """Return approximately the result of `most_similar`.
 
-    Each question reads `probes` cells of the index, by default a thirty-second of all cells.
+    The search may miss similar sources, so that rows may have more -1 at their ends. Each question
+    reads `probes` cells of the index, by default a thirty-second of all cells.
     """
     faiss: Any = import_module("faiss")
     cells = max(1, min(int(4 * math.sqrt(len(sources))), len(sources) // _SMALLEST_CELL))

@@ -74,9 +74,10 @@ def split_questions(
 
 
 def _guaranteed(names: Sequence[str], ratios: npt.NDArray[np.float64]) -> list[int]:
-    """Return the numbers of the splits that get a question of every cluster with enough questions.
+    """Return the indices of the splits that get a question of every cluster with enough questions.
 
-    There are at most two of them.
+    They are at most two splits with a ratio above 0: ``train`` and ``val`` if these exist, or else
+    the first splits.
     """
     wanted = [n for n in range(len(names)) if ratios[n] > 0]
     first = len(_FIRST)
@@ -87,8 +88,8 @@ def _guaranteed(names: Sequence[str], ratios: npt.NDArray[np.float64]) -> list[i
 def _sizes(count: int, owed: npt.NDArray[np.float64], guaranteed: Sequence[int]) -> Ints:
     """Return int64 [splits]: the number of questions that each split gets. The sum is `count`.
 
-    A guaranteed split gets at least one question. The other questions are distributed in proportion
-    to the numbers in `owed`.
+    The splits in `guaranteed` get one question each, if there are enough. The other questions are
+    distributed in proportion to what remains of the numbers in `owed`.
     """
     sizes = np.zeros(len(owed), np.int64)
     for split in guaranteed[:count]:
@@ -103,7 +104,7 @@ def _sizes(count: int, owed: npt.NDArray[np.float64], guaranteed: Sequence[int])
 
 
 def given_splits(pairs: MergedPairs) -> tuple[list[str], Ints]:
-    """Return the names of the splits that the rows name, and int64 [questions]: indices into them.
+    """Return the split names in `pairs`, and int64 [questions]: the index of each question's split.
 
     Raise `InputError` if a question is in two splits or in none, and `UsageError` if a name is
     invalid.
@@ -134,6 +135,7 @@ def splits_of(options: PairOptions, table: PairTable, clusters: Ints) -> dict[st
     """Return the numbers of the pairs in each split, in increasing order, by name of the split.
 
     The split of a pair is given by a column or by the option `split_input`, or follows from ratios.
+    Raise `InputError` or `UsageError` if the splits in the input are invalid.
     """
     pairs = table.pairs
     if _splits_are_given(options, table):
@@ -148,9 +150,9 @@ def splits_of(options: PairOptions, table: PairTable, clusters: Ints) -> dict[st
 
 
 def require_splits(options: PairOptions, table: PairTable) -> None:
-    """Raise the errors about rows that `splits_of` would raise.
+    """Raise `InputError` or `UsageError` if the splits in the input are invalid.
 
-    This check needs no vectors or clusters.
+    `splits_of` would raise the same errors, but it needs the clusters, which take long to compute.
     """
     if _splits_are_given(options, table):
         given_splits(table.pairs)

@@ -1,9 +1,9 @@
 """Input files of a build of pairs, and the table of pairs that is read from them.
 
 Tables are CSV, TSV, JSONL and Parquet files. A folder means the tables directly in it, sorted by
-name; arguments keep their order. The suffix of a file decides its format. Other kinds of builds
-find their inputs with `read.discovery`. Unlike it, this module reads CSV, and does not read globs,
-nested folders or Hugging Face datasets.
+name. Several files or folders are read in the order in which the user names them. The suffix of a
+file decides its format. Unlike `read.discovery`, which finds the inputs of other builds, this
+module accepts CSV, but no globs, nested folders or Hugging Face datasets.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PairInputs:
     def entries(self, records: Sequence[int] = ()) -> tuple[InputEntry, ...]:
         """Return the inputs in the form that config.json stores.
 
-        `records` has the number of rows of each table; missing numbers are stored as 0.
+        `records` lists the number of rows of each table. Missing numbers are stored as 0.
         """
         sources = (*self.tables, *self.others.values())
         return tuple(
@@ -84,7 +84,7 @@ class PairInputs:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Numbers of the question, source and cluster of each pair, int64 [P].
+    """Question, source and cluster of each of P pairs, as arrays of numbers, int64 [P].
 
     The numbers are below `n_questions`, `n_sources` and `n_clusters`. The cluster -1 means none.
     """
@@ -121,7 +121,7 @@ class PairTable:
     def links(self, n_clusters: int, clusters: Ints | None = None) -> Links:
         """Return the numbers of the question, source and cluster of each pair.
 
-        `clusters` has the cluster of each pair. By default no pair has a cluster.
+        `clusters` holds the cluster of each pair. By default no pair has a cluster.
         """
         pairs = self.pairs
         none = np.full(len(pairs), -1, np.int64)
@@ -140,7 +140,11 @@ class PairTable:
 
 
 def find_inputs(options: PairOptions) -> PairInputs:
-    """Return all input files. Each file is read once, for its fingerprint."""
+    """Return all input files. Each file is read once, for its fingerprint.
+
+    Raise `InputError` if a file is missing or has an unknown format, and `UsageError` if a table is
+    named twice.
+    """
     named = options.named_inputs()
     tables = find_tables([path for _, path in named])
     others = {}

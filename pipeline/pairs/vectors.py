@@ -1,11 +1,11 @@
 """Vectors of the distinct texts of a build of pairs, read from a file or made by an encoder.
 
 A .npy file has one row for each text, in the order of the texts. A Parquet file has a column of
-texts and a column of lists of numbers; a row belongs to the text that it contains, and texts that
-no pair has are ignored. An encoder gets each distinct text once.
+texts and a column of lists of numbers. Each row gives the vector of the text in it, and rows with a
+text that is in no pair are ignored. An encoder gets each distinct text once.
 
-A vector with NaN or infinity, with zeros only, or of another width than the first is an
-`InputError` that names the text and the row.
+A vector is invalid if it contains NaN or infinity, if it contains only zeros, or if its width
+differs from the first vector. An `InputError` then names the text and the row.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class EmbeddingStep:
     def vectors_of(self, pairs: MergedPairs) -> Vectors:
         """Return the vectors of all texts of `pairs`.
 
-        Raise `InputError` if a vector is invalid, or if widths differ.
+        Raise `InputError` if a vector is missing or invalid, or if the vectors differ in width.
         """
         texts = _texts(pairs)
         found: dict[str, Array] = {}
@@ -165,9 +165,9 @@ def read_vectors(
 ) -> Floats:
     """Return float32 [texts, dim]: the vectors of `texts` in a .npy or Parquet file.
 
-    The word `what` names the texts in errors. `columns` has the names of the two columns of a
-    Parquet file, texts and vectors. With `fold` the texts in the file are casefolded before they
-    are compared.
+    The word `what` names the texts in errors. `columns` names the column of texts and the column of
+    vectors in a Parquet file. With `fold` the texts in the file are casefolded before they are
+    compared. Raise `InputError` if a vector is missing or invalid.
     """
     check_unchanged(source)
     with reading(source.path):
@@ -290,10 +290,10 @@ def _require_texts(kind: Any, source: Source, name: str) -> None:
 
 
 def _vectors(column: Any, where: str, first: int) -> Floats:
-    """Return an Arrow column of lists of the same length as float32 [n, dim].
+    """Return a column of an Arrow table as float32 [n, dim].
 
-    Raise `InputError` for any other column. The error names the file `where` and the number of the
-    row; the first list is row `first`.
+    Raise `InputError` unless the column contains lists of numbers of the same length. The error
+    names the file `where` and the row; `first` is the row number of the first list.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
