@@ -2,8 +2,8 @@
 
 A batch is made from one batch of each source that has rows in it. Tensors with an axis of rows are
 copied to the positions of their rows. Tensors that describe all rows concatenated (`cu_seqlens`,
-`max_seqlen`) are computed from those of the sources. If the batches of two sources do not match, an
-error names the sources and the difference.
+`max_seqlen`) are computed from the same tensors of the sources. If the batches of two sources do
+not match, an error names the sources and the difference.
 
 A batch with rows of several sources costs one more memory copy than the batches of its sources, and
 about 30 microseconds per source. The order of the rows comes from runtime/mixture/order.py.
@@ -42,7 +42,7 @@ class MixedDataset(SampleDataset, Protocol):
     split: Split
 
     def covering(self, start: int, stop: int) -> Ints:
-        """Return the numbers of all samples with a token in `start` to `stop` of the split.
+        """Return all samples that contain a token of the range `start` to `stop` of the split.
 
         The array is int64 and increasing.
         """
@@ -52,11 +52,12 @@ class MixedDataset(SampleDataset, Protocol):
 class MixtureDataset(BatchDataset):
     """Dataset of the samples of several datasets, given by name and numbered consecutively.
 
-    With `source_ids`, every batch has a tensor `source`, int64 [rows]: the number of the dataset of
-    each row, -1 for `PADDING`. The other tensors are those of the datasets, whose batches must have
-    the same tensors and row shapes. If each source pads its rows to the longest of a batch, the
-    rows are padded further to the longest row of all sources. This uses the pad id and the padding
-    side of their source. Document ids are numbered per split, as in the sources.
+    With `source_ids`, every batch has a tensor `source`, int64 [rows]: the index of the dataset of
+    each row, or -1 for `PADDING`. The other tensors are the tensors of the datasets, so the batches
+    of all datasets must have the same tensors and row shapes. If each source pads its rows to the
+    longest row of a batch, the rows are padded further, to the longest row of all sources, with the
+    pad id and the padding side of their source. Document ids are not renumbered: rows from
+    different sources may have equal ids.
 
     The constructor reads one row of each source. It raises `UsageError` (E_MIXTURE) if the batches
     do not match. Unless `mixed_tokenizers`, it raises `IncompatibleError` (E_TOKENIZER) if the
@@ -118,8 +119,9 @@ class MixtureDataset(BatchDataset):
     ) -> WeightedSources:
         """Return the sources with their `weights`; for the other arguments see `WeightedSources`.
 
-        `weights` and `tokens_per_sample` have a value for each source, by name. Raise `UsageError`
-        (E_WEIGHTS) if a name is missing or unknown.
+        The arguments `weights` and `tokens_per_sample` map the name of each source to a value.
+        `tokens_per_sample` may be left out. Raise `UsageError` (E_WEIGHTS) if a name is missing or
+        unknown.
         """
         means = tokens_per_sample or {}
         for where, names in (("weights", set(weights)), ("tokens_per_sample", set(means))):
@@ -139,11 +141,12 @@ class MixtureDataset(BatchDataset):
         return WeightedSources(sources, by=by, max_period=max_period, tolerance=tolerance)
 
     def by_source(self, samples: Ints) -> Iterator[tuple[int, Ints, Ints]]:
-        """Yield (source, rows, samples) for each source that has samples in `samples`.
+        """Yield (source, rows, own) for each source that has samples in `samples`.
 
-        The number of the source comes first. `rows` are the indices of its samples in the argument,
-        and the yielded samples are numbered in the source. `PADDING` counts as a sample of the
-        first source. Raise `IndexError` for other numbers outside 0 .. len - 1.
+        `source` is the index of the source, and `rows` are the indices in `samples` of its samples.
+        The array `own` holds these samples as numbers within the source, from 0. `PADDING` stays
+        `PADDING`, and counts as a sample of the first source. Raise `IndexError` for other numbers
+        outside 0 .. len - 1.
         """
         check_samples(samples[samples != PADDING], len(self))
         source = np.maximum(np.searchsorted(self.base, samples, "right") - 1, 0)
@@ -170,7 +173,7 @@ class MixtureDataset(BatchDataset):
         return starts, stops
 
     def covering(self, start: int, stop: int) -> Ints:
-        """Return the numbers of all samples with a token in `start` to `stop`.
+        """Return all samples that contain a token of the range `start` to `stop`.
 
         The tokens are numbered as in `spans`. The array is int64 and increasing. The call costs as
         much as `covering` of the sources that have these tokens.
@@ -190,7 +193,10 @@ class MixtureDataset(BatchDataset):
         return np.concatenate(found)
 
     def _token_base(self) -> Ints:
-        """Return the number of the first token of each split in `spans`, and the total: int64."""
+        """Return the position of the first token of each split, in the numbering of `spans`: int64.
+
+        The last item is the total number of tokens.
+        """
         return np.cumsum([0, *(split.tokens for split in self.splits)], dtype=np.int64)
 
     def batch(self, indices: Indices) -> Batch:
@@ -269,7 +275,7 @@ def _other_tokenizer(name: str, ours: str, first: str, theirs: str) -> Incompati
 
 
 class SourcePadding(NamedTuple):
-    """Padding of a source that pads its rows to the longest row of a batch."""
+    """Padding id and side of a source that pads its rows to the longest row of a batch."""
 
     pad_id: int
     left: bool
@@ -278,8 +284,8 @@ class SourcePadding(NamedTuple):
 class SourceRows(NamedTuple):
     """The rows of a batch that come from one source.
 
-    `batch` holds these rows, and `rows` their numbers in the whole batch. `padding` is None if the
-    rows of the source have the same length in all batches.
+    `name` is the name of the source. `batch` holds its rows, and `rows` their indices in the whole
+    batch. `padding` is None if the rows of the source have the same length in all batches.
     """
 
     name: str
@@ -311,7 +317,7 @@ def _scatter(name: str, parts: Sequence[SourceRows], rows: int) -> torch.Tensor:
 
 
 def _put(target: npt.NDArray[Any], name: str, part: SourceRows) -> None:
-    """Write the rows of `part` into `target`, padded if those of `target` are longer."""
+    """Write the field `name` of `part` into its rows of `target`. Pad rows that are too short."""
     values = part.batch[name].numpy()
     if part.padding is None or values.shape[1:] == target.shape[1:]:
         target[part.rows] = values
@@ -323,7 +329,7 @@ def _put(target: npt.NDArray[Any], name: str, part: SourceRows) -> None:
 
 
 def _fill_value(name: str, pad_id: int) -> int:
-    """Return the value with which the field `name` is padded.
+    """Return the value that pads the field `name`: `pad_id` for ids, otherwise a constant.
 
     >>> names = ("input_ids", "chosen_labels", "doc_ids", "attention_mask")
     >>> [_fill_value(name, 9) for name in names]
@@ -366,8 +372,8 @@ _MERGED = {"cu_seqlens": _merge_cu_seqlens, "max_seqlen": _merge_max_seqlen}
 def check_fit(parts: Sequence[SourceRows]) -> None:
     """Raise `UsageError` unless all parts have the same tensors, with equal dtypes and row shapes.
 
-    Lengths may differ if all parts pad rows to the longest of a batch. Each part must have at least
-    one row.
+    Row lengths may differ between parts that pad rows to the longest row of a batch. Each part must
+    have at least one row.
     """
     first = parts[0]
     for part in parts[1:]:
@@ -389,7 +395,7 @@ def _fits(one: SourceRows, other: SourceRows) -> bool:
 def _shape(part: SourceRows, name: str) -> tuple[int | str, ...]:
     """Return the shape of a row in the field `name`.
 
-    A length that depends on the batch is given as "longest".
+    If the source pads rows to the longest row of a batch, "longest" stands for each length.
     """
     shape = part.batch[name].shape[1:]
     return ("longest",) * len(shape) if part.padding is not None else tuple(shape)

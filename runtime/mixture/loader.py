@@ -54,11 +54,13 @@ def mixed_loader(
     weights_changed: bool = False,
     mixed_tokenizers: bool = False,
 ) -> Loader:
-    """Return the loader of a mixture. `make` makes a dataset from a split, and `served` the loader.
+    """Return the loader of a mixture.
 
-    `weights` maps dataset directories, or open datasets, to weights. ``shuffle="blocks"`` shuffles
-    blocks of each source, with windows of 1 GiB for all sources together (and at least 256 MiB for
-    each). The other arguments are those of `create_loader`.
+    The function `make` makes the dataset of a source from its split, and `served` makes the loader
+    from the mixture, as `serve` does. The argument `weights` maps dataset directories, or open
+    datasets, to weights. ``shuffle="blocks"`` shuffles blocks of each source, with windows of 1 GiB
+    for all sources together (and at least 256 MiB for each). The other arguments are those of
+    `create_loader`.
 
     Raise the errors of `open_dataset`, `MixtureDataset` and `WeightedSources`. Raise `UsageError`
     if a dataset is given twice under one name, if `shuffle` or `by` is unknown, or if a number in
@@ -99,15 +101,16 @@ def realised(loader: Loader) -> dict[str, Realised]:
     """Return how much a loader of a mixture has served from each source, by name.
 
     The amounts are computed from the state of the loader, for all epochs up to the last batch
-    yielded. They assume its batch size throughout. Samples that `drop_last` leaves out at the end
-    of an epoch do not count. A resumed run includes the samples served before, even with other
-    weights. A dataset that is no longer in the mixture appears under its content id.
+    yielded, as if its present batch size had been used throughout. Samples that `drop_last` leaves
+    out at the end of an epoch do not count. A resumed run includes the samples served before it was
+    resumed, even with different weights. A dataset that is no longer in the mixture appears under
+    its content id.
 
     In the result, `tokens` is the number of samples times their mean number of tokens, or None for
     documents with weights by samples. `passes` is computed with the present number of samples in a
     pass. Raise `UsageError` for the loader of a single dataset. The call takes some 20
-    microseconds, with `drop_last` for every epoch. After a change of weights, it also computes the
-    schedules of the earlier phases.
+    microseconds, or with `drop_last` some 20 microseconds for every epoch. After a change of
+    weights, it also computes the schedules of the earlier phases.
 
         >>> realised(loader)["code"]                                        # doctest: +SKIP
         {'samples': 1200, 'tokens': 1228800, 'passes': 0.31}
@@ -163,9 +166,9 @@ def _means(parts: Mapping[str, MixedDataset]) -> dict[str, Fraction]:
 def mean_tokens(samples: MixedDataset) -> Fraction:
     """Return the exact mean number of tokens in a sample, without padding.
 
-    For windows, packed rows and whole preferences (``overlong="error"``) the mean is known at once.
-    For documents the lengths of all documents are read, 8 bytes each. Raise `UsageError` for other
-    datasets.
+    For windows, packed rows and preferences with ``overlong="error"`` (no record is cut), the mean
+    is known at once. For documents the lengths of all documents are read, 8 bytes each. Raise
+    `UsageError` for other datasets.
     """
     if isinstance(samples, WindowDataset):
         return Fraction(samples.seq_len)
@@ -197,7 +200,7 @@ def _skips(given: Mapping[Any, Iterable[int] | Skips | None]) -> dict[str, Skips
 
 
 def _named(weights: Mapping[Any, float]) -> dict[str, str | Path | Dataset]:
-    """Return the datasets by name. Raise `UsageError` if two have the same name."""
+    """Return the datasets in `weights` by name. Raise `UsageError` if two have the same name."""
     found: dict[str, str | Path | Dataset] = {}
     for place in weights:
         name = _dataset_name(place)
@@ -211,7 +214,7 @@ def _named(weights: Mapping[Any, float]) -> dict[str, str | Path | Dataset]:
 
 
 def _equal_rooms(parts: Mapping[str, MixedDataset]) -> None:
-    """Give all packed sources `cu_seqlens` of the same length, the largest that one of them needs.
+    """Give `cu_seqlens` the same length in all packed sources: the largest that a source needs.
 
     Each source chose the length for its own rows, but all batches of a mixture have one shape.
     """
@@ -224,8 +227,8 @@ def _equal_rooms(parts: Mapping[str, MixedDataset]) -> None:
 def _common_definition(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the fields that are equal in the row definitions of all sources.
 
-    The field `kind` is renamed to `rows`. If other fields differ, the field `rows_of_sources` has
-    all the definitions, without the names of splits.
+    The field `kind` is renamed to `rows`. If any fields differ (names of splits do not count), the
+    field `rows_of_sources` lists all definitions, without these names.
     """
     shared = {k: v for k, v in rows[0].items() if all(other.get(k) == v for other in rows)}
     shared["rows"] = shared.pop("kind", None)

@@ -4,7 +4,7 @@ Samples of the sources are numbered consecutively: sample `i` of source `s` is `
 each position of the mixture, the `Schedule` chooses a source, and the order of this source chooses
 one of its samples. Such a choice is a **draw** of the source. If `m` samples of a source are not
 skipped, its draw `k` (from 0) serves the sample at place ``k % m`` of pass ``k // m`` over the
-source. Each pass is another permutation, and the end of a pass does not end an epoch. A skipped
+source. Each pass is a different permutation, and the end of a pass does not end an epoch. A skipped
 sample is left out of every pass over its source: the rest of the pass moves up, and the schedule
 stays the same.
 
@@ -14,9 +14,9 @@ only a part of a source. In any prefix of the sequence, the number of samples of
 proportion to the whole-number weights of the schedule, to within one sample. The samples of a
 source, in the order of the sequence, are whole passes over the source.
 
-A run whose weights, sources or skip lists change continues in another phase
+A run whose weights, sources or skip lists change continues in a new phase
 (runtime/mixture/phases.py). In the new phase, the draws of each source continue from the progress
-of the source: `MixtureOrder.lead` is the difference from the counts of the schedule.
+of the source: `MixtureOrder.lead` is the number of draws to add to the counts of the schedule.
 
 The cost is some 0.1 microseconds per position, and a permutation (30 microseconds) for every source
 and pass in the positions of one call. So calls should have thousands of positions.
@@ -50,7 +50,10 @@ By = Literal["samples", "tokens"]
 
 
 class Realised(TypedDict):
-    """Amount served from a source: samples, their tokens on average, and passes over the source."""
+    """Amount served from a source: number of samples, of tokens, and of passes over the source.
+
+    The number of tokens is computed from the mean of a sample.
+    """
 
     samples: int
     tokens: int | None
@@ -85,9 +88,9 @@ class WeightedSources:
 
     The argument `by` says whether the weights are shares of samples or of tokens. With ``"tokens"``
     each weight is divided by the mean number of tokens in a sample of the source, so the tokens
-    served are in proportion to the weights. `max_period` and `tolerance` are those of
-    `whole_weights`. The constructor raises the errors of `whole_weights`, and `UsageError` if a
-    name occurs twice or a mean is missing.
+    served are in proportion to the weights. For `max_period` and `tolerance` see `whole_weights`.
+    The constructor raises the errors of `whole_weights`, and `UsageError` if a name occurs twice or
+    a mean is missing.
 
     >>> prose = WeightedSource(name="prose", content_id="a", samples=100, weight=0.75)
     >>> code = WeightedSource(name="code", content_id="b", samples=10, weight=0.25)
@@ -129,7 +132,7 @@ class WeightedSources:
         The lists `content`, `weights` (whole numbers per period) and `samples` have a value for
         each source, in order. The other values stay short for any number of sources:
         `content_sha256` and `weights_sha256` are the first 16 digits of the SHA-256 of the
-        canonical JSON of the list.
+        canonical JSON of the lists `content` and `weights`.
         """
         content, weights = [s.content_id for s in self.sources], list(self.schedule.weights)
         return {
@@ -143,17 +146,19 @@ class WeightedSources:
     def realised(self, served: int) -> dict[str, Realised]:
         """Return the amount served from each source, by name, in the first `served` positions.
 
-        The positions are counted over all epochs. `tokens` is the number of samples times their
-        mean number of tokens, or None if the mean is not given. It is exact after whole passes, and
-        always if the samples of the source all have the same length.
+        The positions are counted over all epochs. In the result, `tokens` is the number of samples
+        times their mean number of tokens, or None if the mean is not given. The number of tokens is
+        exact after whole passes, and always exact if all samples of the source have the same
+        length.
         """
         return self.drawn(self.schedule.counts(served))
 
     def drawn(self, counts: Positions, served: Positions | None = None) -> dict[str, Realised]:
-        """Return the amounts, by name, for `counts` samples of each source: int64 [sources].
+        """Return the amounts that `counts` samples of each source make up, by name of the source.
 
-        The argument `served` has the number of samples in a pass over each source, by default all
-        of its samples. The result has the form that `realised` returns.
+        The argument `counts` is int64 [sources], and so is `served`, the number of samples in a
+        pass over each source. By default a pass has all samples. The result has the form that
+        `realised` returns.
         """
         sizes = self.sizes if served is None else served
         return {
@@ -166,10 +171,10 @@ class WeightedSources:
         }  # fmt: skip
 
     def purposes(self, purpose: str = "mixture") -> list[str]:
-        """Return the purpose that seeds the order of each source: ``purpose/k``.
+        """Return the text that seeds the order of each source: ``purpose/k``.
 
-        The number k counts the sources of equal content, in the order given, so that each of them
-        has another order.
+        The number k is 0 for the first source with its content, 1 for the second source with the
+        same content, and so on. So sources of equal content have different orders.
         """
         seen: Counter[str] = Counter()
         found = []
@@ -187,10 +192,12 @@ class WeightedSources:
         skip: Mapping[str, Skips] | None = None,
         weights_changed: bool = False,
     ) -> MixtureOrder:
-        """Return the order of the mixture, in which each pass over a source is another permutation.
+        """Return the order of the mixture.
 
-        With `shuffle` False, each pass has the stored order. `skip` maps names of sources to the
-        samples to leave out. For `weights_changed` see `create_loader`.
+        Each pass over a source is a different permutation of its samples. With `shuffle` False,
+        each pass has the stored order. The argument `skip` maps names of sources to the samples to
+        leave out. For `weights_changed` see `create_loader`. Raise `UsageError` if a name in `skip`
+        is not the name of a source, or if a sample to leave out does not exist.
         """
         require(
             isinstance(shuffle, bool), "shuffle",
@@ -218,7 +225,7 @@ class WeightedSources:
 
 
 def _per_token(source: WeightedSource) -> Fraction:
-    """Return the weight by samples of a source whose `weight` is a share of the tokens.
+    """Return the weight of `source` by samples: its weight by tokens, divided by tokens per sample.
 
     Raise `UsageError` if the mean number of tokens is missing.
     """
@@ -246,11 +253,12 @@ _CHANGEABLE = frozenset({
 class MixtureOrder:
     """The order of a mixture, which assigns a sample to each position of an epoch.
 
-    `WeightedSources.order` makes it. `orders` has an `Order` for each source, whose epochs are the
-    passes over the source. `skips` has the samples to leave out of each source, numbered in the
-    source, or is empty. `phases` are the phases of the run, of which the last is current; the tuple
-    is empty for a new run. With `weights_changed` a state may come from a run with other weights.
-    `seed` determines which rank serves which row of a global batch.
+    Use `WeightedSources.order` to make a `MixtureOrder`. `orders` holds an `Order` for each source,
+    whose epochs are the passes over the source. `skips` holds the samples to leave out of each
+    source, numbered in the source; it may be empty. `phases` are the phases of the run, of which
+    the last is current. If `phases` is not given, the run is new. With `weights_changed` a state
+    may come from a run with different weights or sources. `seed` determines which rank serves which
+    row of a global batch.
 
     Skipped samples cost a binary search for each position, and the inverse of a permutation for
     each pass over a source that skips samples.
@@ -308,7 +316,7 @@ class MixtureOrder:
 
     @property
     def changing(self) -> frozenset[str]:
-        """Return the fields of the definition in which a state may differ."""
+        """Return the fields of the definition in which a state may differ from this order."""
         return self.changeable if self.weights_changed else frozenset()
 
     @property
@@ -331,7 +339,7 @@ class MixtureOrder:
     def sized_as(self, keys: Iterable[str]) -> MixtureOrder:
         """Return this order with the block sizes of a state, for sources whose sizes are defaults.
 
-        The argument `keys` has the source keys of the state.
+        The argument `keys` lists the source keys of the state.
         """
         sizes = {source_of(key): sizes_of(key) for key in keys}
         orders = tuple(
@@ -370,8 +378,9 @@ class MixtureOrder:
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
         """Return the samples at `positions` as an int64 array of the same shape.
 
-        Each is in 0 .. mixture.samples - 1. Raise `IndexError` for a position outside 0 .. n - 1,
-        and `UsageError` for a position before the current phase.
+        Each sample is in 0 .. mixture.samples - 1. Raise `IndexError` for a position outside
+        0 .. n - 1. Raise `UsageError` for a position before the current phase, or an epoch that is
+        too far away.
         """
         low, begin = self._epoch_bounds(n, epoch)
         if positions.size and not 0 <= int(positions.min()) <= int(positions.max()) < n:
@@ -388,8 +397,9 @@ class MixtureOrder:
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
         """Return the first position of each of `samples` in the epoch, or -1 if it does not occur.
 
-        `occurrences` returns all positions of a sample. Raise `IndexError` for a number that is not
-        a sample.
+        The epoch has `n` positions; those before the current phase are left out. The array is
+        int64, of the same shape. `occurrences` returns all positions of a sample. Raise
+        `IndexError` for a number that is not a sample.
         """
         begin, first, last = self._drawn(n, epoch)
         flat = samples.reshape(-1)
@@ -409,7 +419,7 @@ class MixtureOrder:
         """Return all positions of `sample` in the epoch: int64, increasing.
 
         The call computes the inverse of one permutation for every pass over the source of the
-        sample in the epoch.
+        sample in the epoch. Raise `IndexError` if `sample` is not a sample.
         """
         return self.draws(np.array([sample], np.int64), n, epoch)[1]
 
@@ -418,7 +428,8 @@ class MixtureOrder:
 
         The result is two int64 arrays with one entry for each time a sample is served: an index
         into `samples`, and a position. The positions of each sample increase. Skipped samples have
-        no entries. The call costs as much as a call of `occurrences` for each source.
+        no entries. The call costs as much as a call of `occurrences` for each source. Raise
+        `IndexError` for a number that is not a sample.
         """
         begin, begun, ended = self._drawn(n, epoch)
         found = [np.empty((2, 0), np.int64)]
@@ -435,7 +446,10 @@ class MixtureOrder:
         return drawn, positions
 
     def _served_before(self) -> Positions:
-        """Return how many samples of each source were served before this phase: int64 [sources]."""
+        """Return how many samples of each source were served before this phase: int64 [sources].
+
+        Samples that are skipped in this phase are not counted.
+        """
         turns, places = np.array(self.phase.stands, np.int64).T
         for which in np.flatnonzero(places) if self.skips else ():
             position, size = int(places[which]), int(self.mixture.sizes[which])
@@ -454,10 +468,11 @@ class MixtureOrder:
         )  # fmt: skip
 
     def _epoch_bounds(self, n: int, epoch: int) -> tuple[int, int]:
-        """Return the epoch's first position in this phase, and its position 0 in the schedule.
+        """Return the first position of the epoch in this phase, and the start of the epoch.
 
-        The second number is negative if the schedule begins within the epoch. Raise `UsageError` if
-        the epoch is before this phase or too far away, or has no positions.
+        The start is the position in the schedule at which the epoch begins. It is negative if the
+        schedule begins within the epoch. Raise `UsageError` if the epoch is before this phase or
+        too far away, or has no positions.
         """
         phase = self.phase
         begin = phase.draws_at(Spot(epoch, 0), n)
@@ -476,7 +491,7 @@ class MixtureOrder:
         `begin` is the position in the schedule at which the epoch begins, negative if the schedule
         begins within the epoch. `first` and `last`, int64 [sources], are the numbers of samples of
         each source before the start and the end of this part, counted from the first pass over the
-        source.
+        source. Raise the errors of `_epoch_bounds`.
         """
         low, begin = self._epoch_bounds(n, epoch)
         counts = self.mixture.schedule.counts
@@ -493,10 +508,10 @@ class MixtureOrder:
         return order.samples(places, size, turn)
 
     def _numbers(self, which: int, own: Positions, turn: int) -> Positions:
-        """Return the numbers at which source `which` serves its samples `own` in pass `turn`.
+        """Return how many samples source `which` serves before its samples `own` of pass `turn`.
 
-        The samples that the source serves are counted from its first pass on. The samples `own` are
-        numbered in the source.
+        The count, one for each of `own`, begins with the first pass over the source. The samples
+        `own` are numbered in the source.
         """
         order, size = self.orders[which], int(self.mixture.sizes[which])
         places = order.positions(own, size, turn)
@@ -516,9 +531,10 @@ class MixtureOrder:
         return np.searchsorted(self.mixture.base, samples, "right") - 1
 
     def _places(self, which: int, numbers: Positions) -> Positions:
-        """Return where in the schedule source `which` serves its `numbers`-th samples: int64.
+        """Return the positions in the schedule at which source `which` serves `numbers`: int64.
 
-        The samples that the source serves are counted from its first pass on, beginning with 0.
+        A number is the index of a sample in the sequence that the source serves from its first pass
+        on.
         """
         draws = numbers - self.lead[which]
         return self.mixture.schedule.position_of(np.full_like(draws, which), draws)

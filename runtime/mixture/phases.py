@@ -1,12 +1,12 @@
 """Phases of a mixture's run: parts of the run with the same sources, weights and skip lists.
 
-A run is one phase until its sources, their weights or their skip lists change. Then another phase
-begins, in which every source continues after its last sample:
+A run is one phase until its sources, their weights or their skip lists change. Then a new phase
+begins, in which every source continues after its last sample. When a run continues from a state:
 
-- with the same sources, weights and skip lists, the phase of the state continues;
-- with other skip lists the schedule of the sources continues too, and the rest of the pass over
-  each source is the same except for the samples that are skipped now;
-- with other weights or sources a new schedule begins. A source that is left out is *parked*: it
+- with the same sources, weights and skip lists, the last phase of the state continues;
+- if only the skip lists differ, the schedule of the sources continues in a new phase, and the rest
+  of the pass over each source is the same except for the samples that are skipped now;
+- with different weights or sources a new schedule begins. A source that is left out is *parked*: it
   keeps its progress until it returns. A new source begins its first pass.
 
 So no sample of a source is lost or repeated within a pass. The phases are the part of a mixture's
@@ -58,9 +58,10 @@ _START = Spot(0, 0)
 
 
 class SourceProgress(NamedTuple):
-    """Progress in a source: it was served up to `position` of its pass `turn`.
+    """Progress in a source: a pass over the source, and the next position in this pass.
 
-    Positions include skipped samples, so the progress does not depend on skip lists.
+    `turn` is the index of the pass. Positions include skipped samples, so the progress does not
+    depend on skip lists.
     """
 
     turn: int
@@ -68,10 +69,11 @@ class SourceProgress(NamedTuple):
 
 
 class ParkedSource(NamedTuple):
-    """Progress of a source at the start of a phase, and the number of samples served since then.
+    """Progress of a source at the end of a phase, as the progress at its start and a count.
 
-    Together with the order of the source, these values determine its `SourceProgress`. The number
-    `drawn` does not count the samples in `skip`.
+    `turn` and `position` are the `SourceProgress` at the start of the phase. `drawn` is the number
+    of samples that the phase served from the source, without the samples in `skip`. Together with
+    the order of the source, these values determine its `SourceProgress` at the end.
     """
 
     turn: int
@@ -87,8 +89,8 @@ class Phase:
     `end` is None in the current phase. An epoch has `positions` positions. `draws` is the number of
     positions of the schedule before the phase: 0 for a new schedule, more if only skip lists
     changed. `sources` (keys, see `source_of`), `samples` and `stands` (the progress at `begin`)
-    have one entry for each source. `parked` maps the keys of sources that only earlier phases have
-    to their progress.
+    have one entry for each source. `parked` maps keys to progress, for sources that were in earlier
+    phases but are not in this phase.
 
     >>> phase = Phase(positions=3, weights=(2, 1), sources=("a/0/x", "b/0/x"), samples=(2, 1))
     >>> phase.draws_at(Spot(2, 1))
@@ -114,13 +116,13 @@ class Phase:
     def draws_at(self, spot: Spot, positions: int | None = None) -> int:
         """Return the number of positions of the schedule before `spot`.
 
-        The argument `positions` is the length of an epoch, by default that of the phase.
+        The argument `positions` is the length of an epoch, by default the length in this phase.
         """
         epochs = (spot.epoch - self.begin.epoch) * (positions or self.positions)
         return self.draws + epochs + spot.position - self.begin.position
 
     def schedule(self) -> Schedule:
-        """Return the schedule of the weights, whose table is computed on demand."""
+        """Return the schedule of the weights. Its table is computed when it is first needed."""
         return Schedule(self.weights, max_period=max(MAX_PERIOD, sum(self.weights)))
 
     def to_json(self) -> dict[str, Any]:
@@ -165,7 +167,8 @@ class Phase:
 def phases_from(state: Mapping[str, Any]) -> tuple[Phase, ...]:
     """Return the phases in `state`, of which the last is current.
 
-    Raise `UsageError` if there are no phases, or if they are damaged.
+    Raise `UsageError` if there are no phases or a phase is damaged. Raise `IncompatibleError` if a
+    phase has a field that only a newer dataprep knows.
     """
     try:
         phases = tuple(_phase(value) for value in state["phases"])
@@ -219,14 +222,14 @@ def next_phases(
 ) -> tuple[Phase, ...]:
     """Return the phases of the run that continues `state`, which was taken at `stood`.
 
-    `phases` are the phases of the state. `current` describes the run that continues: its sources,
-    samples and weights, and the number of positions in an epoch. `orders` and `skips` have one
-    entry for each of its sources. If a new schedule is needed, it begins at `begin`. The caller
-    must have compared the definitions.
+    The argument `phases` holds the phases of the state. `current` describes the run that continues:
+    its sources, samples and weights, and the number of positions in an epoch. `schedule` is its
+    schedule, and `orders` and `skips` have one entry for each of its sources. If a new schedule is
+    needed, it begins at `begin`. The caller must have compared the definitions.
 
     Raise `UsageError` for a damaged state. Raise `IncompatibleError` if the state has no source of
-    this run, if a source has other samples or another order, or if weights or sources differ
-    without `weights_changed`. Warn if the state skips samples that this run does not skip.
+    this run, if the number of samples or the order of a source differs, or if weights or sources
+    differ without `weights_changed`. Warn if the state skips samples that this run does not skip.
     """
     last, keys = phases[-1], current.sources
     skipped = _skipped(state, last)
@@ -298,7 +301,10 @@ def _text(value: Any) -> str:
 
 
 def _skipped(state: Mapping[str, Any], last: Phase) -> tuple[Skips, ...]:
-    """Return the skip list of each source in `state`. Raise `UsageError` if they are damaged."""
+    """Return the skip list of each source in `state`, whose last phase is `last`.
+
+    Raise `UsageError` if a list is damaged.
+    """
     lists = state.get("skip") or [[]] * len(last.sources)
     try:
         found = tuple(map(Skips, lists))
@@ -314,7 +320,8 @@ def _parked(
 ) -> dict[str, ParkedSource]:
     """Return the progress of each source, by its key, after `draws` positions of the schedule.
 
-    The schedule and the sources are those of phase `last`.
+    The sources are the sources of phase `last`, and `skipped` holds their skip lists. If `schedule`
+    is None, the schedule of `last` is computed.
     """
     schedule = schedule or last.schedule()
     drawn = schedule.counts(draws) - schedule.counts(last.draws)
@@ -329,7 +336,8 @@ def _parked(
 def _progress(was: ParkedSource | None, order: Order, samples: int) -> SourceProgress:
     """Return the progress of a source after the last sample served from it.
 
-    If `was` is None, the source is new, and the result is the beginning of its first pass.
+    The source has `samples` samples in `order`. If `was` is None, the source is new, and the result
+    is the beginning of its first pass.
     """
     if was is None:
         return SourceProgress(0, 0)
@@ -344,9 +352,10 @@ def _progress(was: ParkedSource | None, order: Order, samples: int) -> SourcePro
 
 
 def _require_same_sources(keys: Sequence[str], last: Phase) -> None:
-    """Raise `IncompatibleError` unless the state knows a source, and all known ones are unchanged.
+    """Raise `IncompatibleError` if none of the sources `keys` is in the state, or one has changed.
 
-    The sources have the keys `keys`. Equal keys mean the same samples in the same order.
+    The argument `last` is the last phase of the state. A source that the state does not have is
+    new, and allowed. Equal keys mean the same samples in the same order.
     """
     known = {source_of(key): key for key in (*last.parked, *last.sources)}
     found = [(key, known[source_of(key)]) for key in keys if source_of(key) in known]
@@ -365,7 +374,11 @@ def _require_same_sources(keys: Sequence[str], last: Phase) -> None:
 
 
 def _warn_of_forgotten(now: Mapping[str, Skips], last: Phase, skipped: Sequence[Skips]) -> None:
-    """Warn if the state skips samples of a source that this run serves."""
+    """Warn if this run serves samples that the state skips.
+
+    The argument `now` maps the keys of this run's sources to their skip lists. `skipped` holds the
+    skip lists of the state, one for each source of its last phase (`last`).
+    """
     forgotten = sum(
         len(np.setdiff1d(was.samples, now[key].samples))
         for key, was in zip(last.sources, skipped, strict=True) if key in now

@@ -1,10 +1,10 @@
-"""Weights of a mixture as whole numbers, and the schedule of which source each sample comes from.
+"""Weights of a mixture as whole numbers, and the schedule, which chooses the source of each sample.
 
 A **draw** is one position of the schedule, and a **period** the number of draws after which the
 schedule repeats. Integers, fractions and short decimals are met exactly: a float stands for the
 simplest fraction that rounds to it, so 0.7 is 7/10, 1e-6 is 1/1000000 and 1/3 is a third. If the
-exact period would be too long, the weights are rounded: of a few possible periods, the shortest is
-used that brings every share within one part in a thousand, or else the longest.
+exact period would be too long, the weights are rounded. A few possible periods are tried, and the
+shortest that brings every share within one part in a thousand is used, or the longest if none does.
 `PeriodWeights.error` is the largest relative error. A weight whose error is too large, above all a
 weight whose source would never be served, raises an error.
 
@@ -13,10 +13,10 @@ The schedule chooses the source of each draw, and depends only on the whole-numb
 from t * weight / period by less than one. This is proportionate fair scheduling (Baruah, Cohen,
 Plaxton, Varvel: Proportionate Progress, Algorithmica 1996) on one processor. The bound means that
 draw `k` of a source must have a position from floor(k * period / weight) to ceil((k + 1) * period /
-weight) - 1. Among the draws that are allowed at a position, the schedule chooses the draw with the
-earliest last position, and between equal ones the source with the lower number. This is earliest
-deadline first, which meets all deadlines if any schedule does, and the even spread is such a
-schedule.
+weight) - 1. Among the draws that are allowed at a position, the schedule chooses the draw whose
+last allowed position comes first, and between equal ones the source with the lower index. This rule
+is called earliest deadline first. It meets all deadlines if any schedule does, and an evenly spread
+schedule does.
 
 At the end of a period every count is exact, so all periods are the same, and a table of one period
 is enough for any position. A count is always t * weight / period rounded down or up, so the table
@@ -85,10 +85,10 @@ def whole_weights(
 ) -> PeriodWeights:
     """Return whole numbers in proportion to `weights`: the smallest such numbers, or rounded ones.
 
-    The numbers are rounded if the exact numbers sum to more than `max_period`. `names` are for
-    messages. Raise `UsageError` (E_WEIGHTS) if there are no weights, if a weight is not a positive
-    finite number, or if its share in `max_period` draws has a relative error above `tolerance`. The
-    call takes some 20 microseconds per source.
+    The numbers are rounded if the exact numbers sum to more than `max_period`. The argument `names`
+    is for messages. Raise `UsageError` (E_WEIGHTS) if there are no weights, if a weight is not a
+    positive finite number, or if its share in `max_period` draws has a relative error above
+    `tolerance`. The call takes some 20 microseconds per source.
 
     >>> whole_weights([0.7, 0.3])
     PeriodWeights(weights=(7, 3), period=10, error=0.0)
@@ -122,7 +122,7 @@ def whole_weights(
 def as_fraction(value: object, where: str) -> Fraction:
     """Return the simplest fraction that rounds to `value`.
 
-    Raise `UsageError` unless `value` is a positive finite number.
+    Raise `UsageError` unless `value` is a positive finite number. The error names `where`.
 
     >>> as_fraction(0.1, "weight"), as_fraction(2 / 3, "weight")
     (Fraction(1, 10), Fraction(2, 3))
@@ -176,9 +176,9 @@ def _rounded(asked: Sequence[int], period: int) -> list[int]:
 
 
 def _quotas(asked: Sequence[int], period: int) -> list[float]:
-    """Return the exact number of positions of each source in `period`, as floats.
+    """Return the number of positions that each source would have in `period` without rounding.
 
-    The value is 0.0 if it is too small for a float.
+    The numbers are floats, 0.0 if too small for a float.
     """
     total = sum(asked)
     return [weight * period / total for weight in asked]
@@ -273,10 +273,10 @@ class Schedule:
         return f"<dataprep.Schedule of {len(self.weights):,} sources, period {self.period:,}>"
 
     def at(self, positions: Counts) -> tuple[Counts, Counts]:
-        """Return the source at each of `positions`, and how often it occurs before: int64.
+        """Return the source at each of `positions`, and how often it occurs before the position.
 
-        The call takes about 20 ns per position if the table is filled. Raise `IndexError` for a
-        negative position.
+        The result is two int64 arrays of the same shape. The call takes about 20 ns per position if
+        the table is filled. Raise `IndexError` for a negative position.
         """
         if positions.size == 0:
             return np.zeros(positions.shape, np.int64), np.zeros(positions.shape, np.int64)
@@ -310,10 +310,11 @@ class Schedule:
         return self._table[start:stop].astype(np.int64) >> 1
 
     def position_of(self, source: Counts, number: Counts) -> Counts:
-        """Return the position at which `source` occurs for the `number`-th time, counted from 0.
+        """Return the position at which each `source` occurs for the `number`-th time, from 0 on.
 
-        This is the inverse of `at`. The first call fills and inverts the table, which takes 4 bytes
-        per position of the period. Raise `IndexError` for an unknown source or a negative number.
+        This is the inverse of `at`; all three arrays have the same shape. The first call fills and
+        inverts the table, which takes 4 bytes per position of the period. Raise `IndexError` for an
+        unknown source or a negative number.
         """
         if source.size == 0:
             return np.zeros(source.shape, np.int64)
@@ -333,7 +334,7 @@ class Schedule:
         return np.cumsum(self._weight) - self._weight
 
     def _inverted(self) -> npt.NDArray[np.int32]:
-        """Return the positions of source 0 in the period, then those of source 1, ...: int32."""
+        """Return the positions of source 0 in the period, then of source 1, and so on: int32."""
         first, places = self._first(), np.empty(self.period, np.int32)
         for start in range(0, self.period, _PIECE):
             slots = np.arange(start, min(start + _PIECE, self.period))
@@ -344,7 +345,7 @@ class Schedule:
     def _fill(self, stop: int) -> None:
         """Fill the table up to position `stop`.
 
-        Threads that do so at the same time write equal values.
+        Several threads may fill it at the same time, because they write equal values.
         """
         filled = self._filled
         while filled.stop < stop:
@@ -368,10 +369,10 @@ class Schedule:
         return _Filled(stop, tuple(waiting))
 
     def _released(self, start: int, stop: int) -> tuple[Counts, Counts]:
-        """Return the draws whose earliest position is in `start` to `stop`, as heap keys.
+        """Return the draws that may first be placed at a position in `start` to `stop`, and counts.
 
-        The keys are sorted by the earliest position. The second array, int64 [stop - start], has
-        the number of draws for each position.
+        The first array holds the draws as heap keys, sorted by their earliest position. The second
+        array, int64 [stop - start], holds the number of these draws for each position.
         """
         first, last = (-(-at * self._weight // self.period) for at in (start, stop))
         count = last - first
