@@ -2,9 +2,9 @@
 
     validate_first_batch(loader, vocab_size=model.config.vocab_size)
 
-Training also runs with mistakes such as labels that are shifted twice, or ids of another
-vocabulary. Such a mistake costs days, and a comparison finds it. Making this batch does not change
-the loader's state.
+Training runs without an error even if labels are shifted twice, or if ids come from a different
+vocabulary. Such a mistake can cost days, and a check of one batch finds it. The check does not
+change the state of the loader.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ def validate_first_batch(loader: Loader, *, vocab_size: int | None = None) -> An
     compared with the vocabulary of the dataset. Embeddings and pairs are checked by the functions
     of runtime/arrays/batch_checks.py, and batches made by a collate function by `check_collated`.
     Raise `IncompatibleError` (E_BATCH) with field, row and value of the first problem. Raise
-    `UsageError` if `loader` is no `Loader`. The next pass serves this batch again. The cost is that
-    of one batch; for a stream also one window of blocks, or the rows before the batch.
+    `UsageError` if `loader` is no `Loader`. The next pass serves this batch again. The call costs
+    as much as making one batch. For a stream of built data it also reads one window of blocks, and
+    for a stream of the caller all rows before the batch.
 
         >>> batch = validate_first_batch(loader, vocab_size=50304)         # doctest: +SKIP
     """
@@ -91,7 +92,8 @@ def _checked_of_stream(stream: StreamDataset, batch: Batch, vocab_size: int | No
 
 
 class _Origin(NamedTuple):
-    """The dataset of a loader, and the number of ids of its tokenizer, or None."""
+    """Dataset of a loader, and the number of ids of its tokenizer (None if there is no tokenizer).
+    """
 
     vocab_size: int | None
     dataset: object
@@ -102,7 +104,11 @@ class _Origin(NamedTuple):
         return getattr(self.dataset, "transform", None) is not None
 
     def beyond(self) -> str:
-        """Return the advice in the error for ids that the tokenizer does not have."""
+        """Return the advice in the error for an id that is outside the vocabulary.
+
+        It lists commands that verify the datasets of the loader, because a damaged shard can cause
+        such an id.
+        """
         splits = getattr(self.dataset, "splits", None) or (getattr(self.dataset, "split", None),)
         paths = {str(s.dataset.path): None for s in splits if isinstance(s, Split)}
         if not paths:
@@ -129,9 +135,11 @@ def _check_tokens(batch: Batch, rows: int | None, vocab_size: int | None, origin
 def _check_views(
     views: Mapping[str, Batch], rows: int | None, vocab_size: int | None, origin: _Origin
 ) -> None:
-    """Check each part of a batch; errors name fields by their names in the batch.
+    """Raise `IncompatibleError` for the first problem of a batch that has several parts.
 
-    Raise `IncompatibleError` for the first problem.
+    The mapping `views` holds the fields of each part under the prefix of their names, such as
+    ``"chosen_"``. In a part the names have no prefix; the error adds it. The number of rows is not
+    checked in the part ``"responses_"``, because a row of the batch has several responses.
     """
     for prefix, view in views.items():
         try:
@@ -152,13 +160,15 @@ def check_collated(
 ) -> None:
     """Raise `IncompatibleError` for the first problem of a batch that `collate` made.
 
-    In a dict, fields that models read must be tensors, and no two tensors may have the same memory.
-    Ids must be whole numbers [rows, tokens] from 0 to `vocab_size` - 1. Masks must have the shape
-    of their ids. Images and sound must be finite. Labels of `CausalLM` must be the inputs, not
-    shifted or shifted by one token. Other labels may be classes, numbers or targets, but at most
-    half of them may be the inputs shifted by any other number of tokens. At least one label must
-    count in the loss, except with `MaskedLM`. If `rows` is given, the tensors of a tuple must have
-    that many rows.
+    In a dict, fields that models read must be tensors, and no two tensors may share memory. Ids
+    must be whole numbers [rows, tokens] from 0 to `vocab_size` - 1. Masks must have the shape of
+    their ids. Images and sound must be finite. If `rows` is given, it must be the number of rows of
+    the ids, and of the tensors of a tuple.
+
+    Labels of `CausalLM` must equal the inputs, or the inputs shifted by one token. Labels of other
+    collate functions may be classes, numbers or targets, but at most half of them may equal the
+    inputs shifted by another number of tokens. At least one label must count in the loss. These
+    two rules do not apply to `MaskedLM`.
     """
     if not isinstance(batch, Mapping):
         _check_unnamed(batch, rows)
@@ -185,9 +195,10 @@ def check_collated(
 
 
 def _check_unnamed(batch: Any, rows: int | None) -> None:
-    """Raise `IncompatibleError` for a batch without field names that has no tensor.
+    """Raise `IncompatibleError` if a batch without field names has no tensors or wrong rows.
 
-    Raise it also if a tensor does not have `rows` rows.
+    The batch is a tensor, or a tuple or list of values. Dicts, tuples and lists in it are accepted
+    without a check. If `rows` is given, each tensor must have that many rows.
     """
     places = list(batch) if isinstance(batch, tuple | list) else [batch]
     tensors = [place for place in places if isinstance(place, torch.Tensor)]
@@ -256,9 +267,10 @@ def _check_shift(
     name: str = "the inputs",
     allowed: tuple[int, ...] = (0, 1),
 ) -> None:
-    """Raise `IncompatibleError` for labels that are shifted inputs, unless the shift is `allowed`.
+    """Raise `IncompatibleError` if `labels` equal `ids` shifted by a number that is not `allowed`.
 
-    A shift is a number of tokens. It is recognized if more than half of the labels agree.
+    Shifts of up to 3 tokens are tried in both directions. A shift is recognized if more than half
+    of the labels agree with it. The text `name` stands for the ids in the error.
     """
     found = {by: _agreement(ids, labels, by) for by in range(-_FURTHEST, _FURTHEST + 1)}
     best = max(found, key=lambda by: (found[by], by in allowed))
@@ -271,7 +283,8 @@ def _check_shift(
 def _agreement(ids: torch.Tensor, labels: torch.Tensor, by: int) -> float:
     """Return the fraction of labels that equal the input `by` tokens later.
 
-    Only labels with such an input, and those that are not masked, are counted.
+    Labels of -100, and labels without such an input, are not counted. Return 0.0 if no label is
+    counted.
     """
     width = ids.shape[1] - abs(by)
     if width < 1:
@@ -292,8 +305,10 @@ def check_batch(
 ) -> None:
     """Raise `IncompatibleError` for the first problem of `batch`, a batch of token rows.
 
-    The argument `beyond` is the advice in the error for an id of `vocab_size` or more. If `changed`
-    is True, the inputs were changed after the labels were made, for example masked.
+    The arguments `rows` and `vocab_size` are the expected number of rows and the number of ids;
+    None turns a check off. The argument `beyond` is the advice in the error for an id of
+    `vocab_size` or more. If `changed` is True, the inputs were changed after the labels were made,
+    for example masked. Labels are then only checked for a wrong shift.
 
     >>> ids = torch.tensor([[1, 2, 3]])
     >>> check_batch({"input_ids": ids, "labels": torch.tensor([[2, 3, -100]])}, vocab_size=4)
@@ -365,9 +380,10 @@ def _check_labels(ids: torch.Tensor, labels: torch.Tensor) -> None:
 
 
 def _misaligned(ids: torch.Tensor, labels: torch.Tensor, kind: str) -> torch.Tensor:
-    """Return a bool array with the shape of `ids`, True where a label is not of `kind`.
+    """Return a bool array with the shape of `ids`, True where a label is wrong.
 
-    The last shifted label of a row cannot be checked.
+    If `kind` is ``"unshifted"``, a label must equal the input at its position, and otherwise the
+    next input. The last label of a row has no next input, and is then never wrong.
     """
     if kind == "unshifted":
         return labels != ids

@@ -145,7 +145,7 @@ def profile_collator(
 ) -> CollatorProfile:
     """Return the time of a call of `collate` with `samples`, the median of `repeat` calls.
 
-    Three calls before are not counted. Raise `UsageError` if there are no samples.
+    Three warm-up calls are not counted. Raise `UsageError` if there are no samples.
 
     >>> profile_collator(torch.tensor, [1, 2, 3], repeat=2).bytes
     24

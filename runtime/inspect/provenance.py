@@ -16,11 +16,12 @@ __all__ = ["find_record", "records_of", "sources_of"]
 
 
 def sources_of(split: Split, documents: Ints) -> tuple[Ints, Ints]:
-    """Return two int64 arrays [k]: the input number, and the byte offset or row, of each document.
+    """Return the input number of each document, and its position in the input, as int64 arrays [k].
 
-    An input number is an index of `split.dataset.inputs`. The cost is about 10 microseconds for
-    each shard that contains a document. Raise `IntegrityError` if a stored input number does not
-    exist.
+    An input number is an index of `split.dataset.inputs`. The position is a byte offset, or in a
+    table a row number. The cost is about 10 microseconds for each shard that contains a document.
+    Raise `IndexError` for a document that does not exist, and `IntegrityError` if a stored input
+    number does not exist.
     """
     _check(split, documents)
     out = np.empty((len(documents), 2), np.int64)
@@ -39,7 +40,10 @@ def sources_of(split: Split, documents: Ints) -> tuple[Ints, Ints]:
 
 
 def records_of(split: Split, documents: Ints) -> Ints:
-    """Return the record id of each of `documents` as int64 [k]."""
+    """Return the number of the record from which each of `documents` was made, as int64 [k].
+
+    Raise `IndexError` for a document that does not exist.
+    """
     _check(split, documents)
     found: Ints = np.asarray(split.record_ids[documents], np.int64)
     return found

@@ -1,7 +1,7 @@
-"""Step, rank and row for positions of an epoch, and the positions of each step.
+"""Conversion of positions in an epoch to steps, ranks and rows, and back.
 
-This is the arithmetic of runtime/loader/batch_sampler.py, in both directions and for many positions
-at once. A "place" is the position of a sample in the order of an epoch without its skipped samples.
+This is the arithmetic of runtime/loader/batch_sampler.py for many positions at once. A "place" is
+the position of a sample in the order of an epoch if skipped samples are left out.
 """
 
 from __future__ import annotations
@@ -102,7 +102,10 @@ class Steps:
         return self.whole + (self.rest > 0 and self.end != "drop")
 
     def places(self, step: int) -> tuple[Ints, Ints, Ints]:
-        """Return rank, row and place of each sample served in `step`, as three int64 arrays [k]."""
+        """Return rank, row and place of each sample served in `step`, as three int64 arrays [k].
+
+        A place is the position in the epoch if skipped samples are left out.
+        """
         size = self.batch * self.ranks
         slots = np.arange(size if step < self.whole else self.rest, dtype=np.int64)
         ranks, rows = self._divided(slots, np.full(len(slots), step < self.whole))
@@ -114,7 +117,7 @@ class Steps:
     def locate(self, places: Ints) -> tuple[Ints, Ints, Ints]:
         """Return step, rank and row of each of `places`, as three int64 arrays.
 
-        For a place that no step serves, they are `NOT_SERVED`, 0 and 0.
+        For a place that no step serves, the three values are `NOT_SERVED`, 0 and 0.
         """
         size = self.batch * self.ranks
         steps, offsets = np.divmod(places - self.start, size)
@@ -128,10 +131,10 @@ class Steps:
         return np.where(out, NOT_SERVED, steps), np.where(out, 0, ranks), np.where(out, 0, rows)
 
     def _divided(self, offsets: Ints, whole: Any) -> tuple[Ints, Ints]:
-        """Return rank and row of each offset in a global batch.
+        """Return rank and row of each offset in a global batch, as two int64 arrays.
 
-        If `whole` is True, the batch is a full global batch, otherwise the last batch of `rest`
-        samples.
+        The bool array `whole` is True for an offset in a full global batch, and False for an offset
+        in the last step, which has `rest` samples.
         """
         shares = self.rest * np.arange(self.ranks + 1) // self.ranks  # of the last step
         short = np.searchsorted(shares, offsets, "right") - 1

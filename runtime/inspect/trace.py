@@ -49,10 +49,10 @@ class Redrawing(Protocol):
     """Interface of an order that may serve a sample several times in an epoch, or not at all."""
 
     def draws(self, samples: Ints, n: int, epoch: int) -> tuple[Ints, Ints]:
-        """Return the uses of `samples` in the epoch: two arrays, with an item for each use.
+        """Return two arrays with an item for each time that a sample is served in the epoch.
 
-        The first array has the index in `samples`, the second array the position of the use in the
-        order. See `MixtureOrder.draws`.
+        The first array holds an index into `samples`, the second the position in the order. The
+        argument `n` is the number of positions in an epoch. See `MixtureOrder.draws`.
         """
         ...
 
@@ -65,7 +65,10 @@ class Spanned(Protocol):
     """
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the starts and stops of the token ranges that `samples` read."""
+        """Return two int64 arrays: the start and the stop of each token range that `samples` read.
+
+        A sample may read several ranges.
+        """
         ...
 
 
@@ -73,7 +76,7 @@ class Traceable(Spanned, Protocol):
     """Interface of a `Spanned` dataset that can also find the samples with a given token."""
 
     def covering(self, start: int, stop: int) -> Ints:
-        """Return the samples with any of the tokens `start` .. `stop` - 1, as increasing int64."""
+        """Return the samples that contain a token of `start` .. `stop` - 1, as increasing int64."""
         ...
 
 
@@ -85,7 +88,10 @@ def splits_of(dataset: Spanned) -> tuple[Split, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Pieces:
-    """Pieces of documents from which some samples are made, as int64 columns of the same length."""
+    """Pieces of documents from which some samples are made, as int64 columns of the same length.
+
+    A piece is a range of tokens of a document.
+    """
 
     row: Ints
     """Index of the sample that has the piece."""
@@ -122,9 +128,10 @@ class StepTrace:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class DocumentTrace:
-    """Samples with a part of a document, in order of steps, as int64 columns of the same length.
+    """Samples that contain a part of a document, in order of steps, as int64 columns.
 
-    If a mixture serves a sample several times in the epoch, the sample appears as many times.
+    The columns have the same length. If a mixture serves a sample several times in the epoch, the
+    sample appears as many times.
     """
 
     epoch: int
@@ -158,11 +165,12 @@ def trace_step(
     rank: int | None = None,
     start: int = 0,
 ) -> StepTrace:
-    """Return the samples and documents of step `step` of `epoch`, for one rank or for all ranks.
+    """Return the samples of a step of `epoch`, and the pieces of documents that they contain.
 
-    The argument `start` is the number of samples of the epoch that were served before a resumed
-    pass. The steps of that pass are numbered from 0. The cost is some microseconds per sample.
-    Raise `UsageError` for a step or rank that does not exist.
+    If `rank` is None, the result has the samples of all ranks. The argument `start` is for a pass
+    that was resumed within the epoch: the number of samples of the epoch that were served before
+    it. Steps are numbered from 0 at the beginning of the pass. The cost is some microseconds per
+    sample. Raise `UsageError` for a step, rank or start that does not exist.
     """
     steps = Steps.of(sampler, start, epoch=epoch)
     _check_step(step, steps.count, epoch, whole=start == 0)
@@ -190,10 +198,11 @@ def steps_of_document(
     start: int = 0,
     source: int = 0,
 ) -> DocumentTrace:
-    """Return the samples with a part of `document`, and their steps, ranks and rows in `epoch`.
+    """Return the samples that contain a part of `document`, with their steps, ranks and rows.
 
-    The argument `start` is as in `trace_step`. The argument `source` is the index in `splits_of` of
-    the document's split. Raise `IndexError` for a document that does not exist.
+    The result is for one epoch. The argument `start` has the meaning that it has in `trace_step`.
+    The argument `source` is the index of the document's split in the result of `splits_of`, 0
+    except for a mixture. Raise `IndexError` for a document or source that does not exist.
     """
     split, base = splits_of(dataset)[source], int(_token_base(dataset)[source])
     (begin,), (end,) = (b.tolist() for b in document_spans(split, np.array([document])))
@@ -212,10 +221,10 @@ def steps_of_document(
 
 
 def _draws(sampler: DividedOrder, samples: Ints, epoch: int) -> tuple[Ints, Ints]:
-    """Return the uses of `samples` in `epoch`: two arrays, with an item for each use.
+    """Return two int64 arrays with an item for each time that a sample is served in `epoch`.
 
-    The first array has the index in `samples`, the second array the position of the use in the
-    order. A sample that is not used has an item with position -1.
+    The first array holds an index into `samples`, the second the position in the order. A sample
+    that is not served has one item, with position -1.
     """
     order, n = sampler.order, sampler.samples
     numbers = np.arange(len(samples), dtype=np.int64)
@@ -229,9 +238,10 @@ def _draws(sampler: DividedOrder, samples: Ints, epoch: int) -> tuple[Ints, Ints
 def _located(
     sampler: DividedOrder, samples: Ints, positions: Ints, epoch: int, start: int
 ) -> tuple[Ints, Ints, Ints]:
-    """Return step, rank and row of each sample.
+    """Return step, rank and row of each sample, as three int64 arrays.
 
-    If no step serves a sample, a negative constant such as `SKIPPED` replaces the step.
+    The array `positions` holds the position of each sample in the order, or -1. If no step serves a
+    sample, a negative constant such as `SKIPPED` replaces the step.
     """
     order, n, skips = sampler.order, sampler.samples, sampler.skips
     places = positions if skips is None else skips.places(positions, order, n, epoch)
@@ -244,7 +254,10 @@ def _located(
 
 
 def _token_base(dataset: Spanned) -> Ints:
-    """Return the number of the first token of each split, in the numbering of `spans`."""
+    """Return the position of the first token of each split, as int64 [splits].
+
+    Positions count the tokens of all splits consecutively, as in the result of `spans`.
+    """
     return np.cumsum([0, *(split.tokens for split in splits_of(dataset)[:-1])], dtype=np.int64)
 
 
@@ -278,8 +291,8 @@ def _pieces(dataset: Spanned, samples: Ints) -> Pieces:
 def _pieces_of_split(split: Split, source: int, starts: Ints, stops: Ints, owners: Ints) -> Pieces:
     """Return the pieces of documents in the token ranges from `starts` to `stops` of a split.
 
-    No range is empty. The array `owners` has the index of the sample of each range, and `source` is
-    the index of the split.
+    No range may be empty. The array `owners` holds for each range the index of its sample, and
+    `source` is the index of the split in the result of `splits_of`.
     """
     low, high = split.parts(starts, 1).document, split.parts(stops - 1, 1).document
     spans, documents, _ = ragged(low, high + 1)
@@ -297,7 +310,11 @@ def _pieces_of_split(split: Split, source: int, starts: Ints, stops: Ints, owner
 
 
 def _held(dataset: Spanned, sample: int, begin: int, end: int) -> tuple[int, int]:
-    """Return the first token of `sample` in `begin` .. `end` - 1, and the token after the last."""
+    """Return start and stop of the part of `begin`:`end` that `sample` contains.
+
+    Both are positions of tokens, numbered as in the result of `spans`. The sample must contain a
+    token of the range.
+    """
     starts, stops = dataset.spans(np.array([sample]))
     touching = (starts < end) & (stops > begin)
     first, last = starts[touching].min(), stops[touching].max()
