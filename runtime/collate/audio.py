@@ -26,15 +26,17 @@ _LABELS = ("labels", "label")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Audio:
-    """Collate function for sound: padded float32 [rows, ..., time], `attention_mask`, `lengths`.
+    """Collate function for sound: padded arrays of float32, with `attention_mask` and `lengths`.
 
     The sound of a sample is its field `input_values`, `input_features`, `waveform` or `audio`; the
-    batch has it under the same name. Its shape is [time], or it has two axes, and `time_axis` is
-    the time axis. A dict with the field `array`, as in Hugging Face datasets, is accepted too.
-    int16 and int32 (PCM) are scaled to -1 .. 1. Padding has the value `pad_value`, unless the
-    schema sets a value. If samples have an `attention_mask`, it is padded like the sound. If they
-    have `lengths`, the lengths computed here replace them. Labels that are rows (CTC) are padded
-    with `label_pad_id`; single labels become [rows].
+    batch has it under the same name. A sound has one axis, the time, or two axes, of which
+    `time_axis` is the time. The batch has the same axes after the axis of the rows. A dict with the
+    field `array`, as in Hugging Face datasets, is also accepted. int16 and int32 (PCM) are scaled
+    to -1 .. 1. Padding has the value `pad_value`, unless the schema sets a value.
+
+    If samples have an `attention_mask`, it is padded like the sound. If they have `lengths`, the
+    lengths computed here replace them. Labels that are rows (CTC) are padded with `label_pad_id`;
+    single labels become [rows].
 
     >>> batch = Audio()([{"waveform": [0.5, 1.0], "label": 3}, {"waveform": [0.25], "label": 4}])
     >>> batch["waveform"].tolist(), batch["lengths"].tolist(), batch["labels"].tolist()
@@ -98,7 +100,10 @@ class Audio:
         return batch
 
     def _mask(self, given: list[Any] | None, rows: list[Array], layout: PaddedLayout) -> Array:
-        """Return the `attention_mask` [rows, time], made from `given` masks or from the lengths."""
+        """Return the `attention_mask` [rows, time]: the masks `given`, padded, or 1 for all sound.
+
+        Raise `SampleError` if a mask does not have the length of its sound.
+        """
         wanted = self.schema.resolve("attention_mask")
         if given is None:
             return layout.mask(wanted.numpy)
@@ -148,7 +153,8 @@ class Audio:
 def _arrays(sounds: list[Any], name: str) -> list[Any]:
     """Return a list with the array of each sound.
 
-    Raise `SampleError` if sounds have different sampling rates.
+    A sound that is a dict holds the array in its field `array`. Raise `SampleError` if such dicts
+    have different sampling rates.
     """
     rates = [s.get("sampling_rate") if isinstance(s, Mapping) else None for s in sounds]
     for row, rate in enumerate(rates):

@@ -55,7 +55,10 @@ _OTHER_NAMES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LabelsFrom:
-    """Collate function that renames `field` to `labels` in all samples, then calls `collate`."""
+    """Collate function that renames `field` to `labels` in all samples, then calls `collate`.
+
+    Raises `SampleError` if a sample has both fields.
+    """
 
     collate: Any
     field: str
@@ -89,8 +92,9 @@ class _Registers(Protocol):
 def register_builtin(registry: _Registers) -> None:
     """Register the built-in collators in `registry`.
 
-    They come before collators of the same modality and precedence that a user registers later. The
-    exception is ``waveform``, because no single treatment of sound suits most models.
+    A built-in collator is preferred to collators of the same modality and precedence that a user
+    registers later. The exception is ``waveform``, which has a lower precedence, because no single
+    treatment of sound suits most models.
     """
     by_type, waveform = "by the task's task_type", "sound, padded, with lengths"
     registry.register("text", modality="text", description=by_type)(_with_target_field(_text))
@@ -112,9 +116,11 @@ def register_builtin(registry: _Registers) -> None:
 
 
 def _with_target_field(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls `make` and adds labels from the task's `target_field`.
+    """Return a function that makes a collator by `make`, and lets it use the task's `target_field`.
 
-    The collator of `make` is returned unchanged if its labels do not come from such a field.
+    The field is renamed to `labels` before samples are collated. The collator that `make` returns
+    is not changed if the task names no field, if collators find the field under its name, or if the
+    collator makes its labels itself by masking tokens.
     """
 
     @wraps(make)
@@ -150,9 +156,9 @@ def _of_text(
 ) -> Padded:
     """Return a collator of the class `kind`, with the fixed options `own`.
 
-    With `tokenizer_pads`, the tokenizer's method `pad` pads the fields that the model reads. Raise
-    `UsageError` if the pad id is unknown because neither a tokenizer nor the option `pad_id` is
-    given.
+    If `tokenizer_pads` is True, the tokenizer's method `pad` pads the fields that the model reads.
+    Raise `UsageError` if the pad id is unknown because neither a tokenizer nor the option `pad_id`
+    is given.
     """
     if tokenizer is None and "pad_id" not in {**_configured(kind, task_spec), **options}:
         raise UsageError(
@@ -190,8 +196,9 @@ def _from_tokenizer(kind: type[Padded], tokenizer: Any, *, whole_words: bool) ->
 def _vision(task_spec: Any = None, tokenizer: Any = None, **options: Any) -> Vision:
     """Return a collator of images.
 
-    The options `mean` and `std` together define a `Normalize`. The option `normalize` may be True
-    (``"imagenet"``) or False (None). Raise `UsageError` if the three options contradict each other.
+    The options `mean` and `std` together define a `Normalize`. The option `normalize` may also be
+    True, which means ``"imagenet"``, or False, which means None. Raise `UsageError` if the three
+    options contradict each other.
     """
     chosen = {**_configured(Vision, task_spec, "mean", "std"), **options}
     mean, std = chosen.pop("mean", None), chosen.pop("std", None)
@@ -220,14 +227,14 @@ def _vision_text(
 ) -> VisionText:
     """Return a collator of images with texts.
 
-    The mapping `vision` has the options for images. All other options are for the text.
+    The mapping `vision` holds the options for images. All other options are for the text.
     """
     text = _of_text(CausalLM, {}, task_spec=task_spec, tokenizer=tokenizer, **options)
     return VisionText(vision=_vision(task_spec=task_spec, **(vision or {})), text=text)
 
 
 def _plain(kind: type[Any], task_spec: Any = None, tokenizer: Any = None, **options: Any) -> Any:
-    """Return a collator of the class `kind`, which needs no tokenizer."""
+    """Return a collator of the class `kind`, which does not use the tokenizer."""
     return _built(kind, task_spec, options)
 
 
@@ -237,18 +244,19 @@ def _built(kind: type[Any], task_spec: Any, options: dict[str, Any]) -> Any:
 
 
 def _configured(kind: type[Any], task_spec: Any, *more: str) -> dict[str, Any]:
-    """Return the entries of the task's `preprocessing_config` that apply to `kind`.
+    """Return the entries of the task's `preprocessing_config` that are options of the class `kind`.
 
-    Their names are fields of `kind` or in `more`.
+    An entry is an option if `kind` has a field of the same name, or if its name is in `more`.
     """
     config = getattr(task_spec, "preprocessing_config", None) or {}
     return {k: v for k, v in config.items() if k in (*_fields(kind), *more)}
 
 
 def _checked(kind: type[Any], options: dict[str, Any], task_spec: Any) -> dict[str, Any]:
-    """Return `options` with the output schema of the task, unless they have their own schema.
+    """Return `options`, with the output schema of the task added if they have no schema.
 
-    Raise `UsageError` if an option is no field of `kind`, or if a required field is missing.
+    Raise `UsageError` if an option is no field of the class `kind`, or if a required field is
+    missing.
     """
     unknown = sorted(set(options) - set(_fields(kind)))
     required = [f.name for f in dataclasses.fields(kind) if f.init and _needed(f)]

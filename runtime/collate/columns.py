@@ -1,4 +1,4 @@
-"""Columns: a list of samples as a dict from fields to lists of values.
+"""Conversion of a list of samples to columns: a dict from field names to lists of values.
 
 Samples are dicts (or other mappings), tuples whose positions have names, or single values of one
 field. Columns of numbers become tensors; all others stay lists. No field is dropped.
@@ -33,10 +33,12 @@ Columns = dict[str, list[Any]]
 
 
 def columns_of(samples: Sequence[Any], names: Sequence[str] = ()) -> Columns:
-    """Return the values of all samples by field; `names` are the fields of samples in tuples.
+    """Return a dict from field names to lists with the values of all samples.
 
-    Raise `UsageError` for an empty batch, and `SampleError` for a sample whose fields differ from
-    those of the first sample.
+    If samples are tuples, `names` are the fields at their positions. If they are single values, the
+    field is the first name. Raise `UsageError` if `samples` is empty or a mapping. Raise
+    `SampleError` if the fields of a sample differ from those of the first sample, or if samples
+    that are no mappings have no `names`.
 
     >>> columns_of([{"a": 1, "b": 2}, {"a": 3, "b": 4}])
     {'a': [1, 3], 'b': [2, 4]}
@@ -100,7 +102,11 @@ def _of_tuples(samples: Sequence[Any], names: Sequence[str]) -> Columns:
 
 
 def is_sequence(value: Any) -> bool:
-    """Return whether `value` is an array, tensor, list or tuple of numbers, or an empty list."""
+    """Return whether `value` is an array, tensor, list or tuple of numbers, or an empty list.
+
+    Lists may be nested; only their first elements are examined. An array with no axes is a single
+    number, so the result is False.
+    """
     if isinstance(value, np.ndarray | torch.Tensor):
         return value.ndim > 0 and (isinstance(value, torch.Tensor) or value.dtype.kind in "biuf")
     if not isinstance(value, list | tuple):
@@ -210,7 +216,7 @@ def stacked(name: str, rows: list[Array], schema: OutputSchema) -> Array:
 def finished(batch: Mapping[str, Any], schema: OutputSchema, *, tensors: bool) -> dict[str, Any]:
     """Return `batch` with arrays converted to tensors, or to lists if `tensors` is False.
 
-    A tensor uses the memory of its array.
+    A tensor shares the memory of its array, unless the dtype in the schema differs.
     """
     if not tensors:
         return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in batch.items()}

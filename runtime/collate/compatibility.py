@@ -45,7 +45,7 @@ def create_causal_lm_collate(  # noqa: PLR0917  (the same)
     *,
     shift: bool = False,
 ) -> CausalLM:
-    """Return a `CausalLM`, whose labels equal the inputs, or with `shift` the next tokens.
+    """Return a `CausalLM`. Its labels equal the inputs, or the next tokens if `shift` is True.
 
     >>> create_causal_lm_collate()([{"input_ids": [1, 2]}])["labels"]
     tensor([[1, 2]])
@@ -66,7 +66,7 @@ def create_seq2seq_collate(  # noqa: PLR0917  (the same)
     output_schema: Schema = None,
     return_tensors: bool = True,
 ) -> Seq2Seq:
-    """Return a `Seq2Seq`.
+    """Return a `Seq2Seq`, the collate function for encoder-decoder models.
 
     If `decoder_start_token_id` is None, the decoder starts with the pad token, as in T5.
 

@@ -1,10 +1,13 @@
 """Collate functions for images: float [rows, channels, height, width], normalised, with labels.
 
-The option `layout` names the axis of the channels. Only PIL pictures (channels last) and arrays of
-two axes (one channel) do not need it. Before normalisation, integers are divided by the largest
-value that an image of their type can have (uint8: 255), and floats must be in 0 .. 1. Floats that
-look standardised already (around 0) are normalised again, with a warning. All other floats outside
-0 .. 1 raise an error. The cost is 1 ns per pixel and channel.
+The option `layout` says whether the channels are the first or the last axis of an image. It does
+not apply to PIL pictures (channels last) and to arrays of two axes (one channel).
+
+Values are scaled to 0 .. 1 before normalisation. Integers are divided by 255, or uint16 by 65,535.
+Floats must be in 0 .. 1 already. Images with some values below 0, but none beyond 16, seem to be
+standardised already: they are normalised again, with a warning. Other values out of range raise
+`SampleError`. With ``normalize=None``, floats are neither scaled nor checked. The cost is 1 ns per
+pixel and channel.
 """
 
 from __future__ import annotations
@@ -96,17 +99,17 @@ class Vision:
 
     - `normalize`: a name in `NORMALIZE`, a `Normalize`, or None to scale values to 0 .. 1 only.
     - `layout`: order of the axes of images with three axes, ``"CHW"`` or ``"HWC"``.
-    - `channels`: required number of channels. None: that of the normalisation or of the first
-      image.
-    - `scale`: factor for all values, in place of the division by the largest value. It also turns
-      off the check of their range.
-    - `schema`: dtypes and pad values. The `pixel_values` are float32 unless it has another float
-      type.
+    - `channels`: required number of channels. None: the number in the normalisation, or without a
+      normalisation the number in the first image.
+    - `scale`: factor for all values, in place of the division by the largest value of their type.
+      The range of values is then not checked.
+    - `schema`: dtypes and pad values. The `pixel_values` are float32 unless the schema has a
+      different float dtype for them.
 
     Images are arrays, tensors or PIL pictures. They are in the field `pixel_values`, `image`,
     `images` or `img`, or first in a tuple. Labels are in `labels`, `label` or `fine_label`, or
-    second in the tuple. Integer labels become int64 [rows]; floats and rows of numbers keep their
-    type. Other fields are passed on.
+    second in the tuple. Labels that are numbers become [rows]; integers become int64, and floats
+    float32. All other fields are passed on.
 
     Raises `SampleError` for an image that differs in shape, number of channels or dtype, and for
     values out of range.
@@ -178,7 +181,10 @@ class Vision:
         return batch
 
     def images(self, images: Sequence[Any], field: str = "pixel_values") -> torch.Tensor:
-        """Return only the images of a batch, as float [rows, channels, height, width]."""
+        """Return images as a normalised float tensor [rows, channels, height, width].
+
+        Raise `SampleError`, naming row and `field`, for an image that cannot be used.
+        """
         arrays = [self._array(row, image, field) for row, image in enumerate(images)]
         _check_alike(arrays, field)
         out = _BUFFERS.empty((len(arrays), *arrays[0].shape), np.float32)
@@ -198,7 +204,7 @@ class Vision:
         return pixels.to(dtype_of(wanted.dtype)) if wanted and wanted.dtype else pixels
 
     def _largest(self, dtype: np.dtype[Any]) -> int | None:
-        """Return the pixel value that is scaled to 1, or None if values are not scaled."""
+        """Return the largest possible value of pixels, or None if values are not divided by it."""
         if self.scale is not None or (dtype.kind == "f" and self.normalize is None):
             return None
         return _LARGEST.get(dtype.name, 255 if dtype.kind in "iu" else 1)
@@ -206,7 +212,11 @@ class Vision:
     def _factors(
         self, dtype: np.dtype[Any], largest: int | None
     ) -> tuple[Array | None, Array | None]:
-        """Return factor and offset of (value * factor - offset); None means no change."""
+        """Return the factor and the offset that turn a value into value * factor - offset.
+
+        Both are float32 arrays that can be broadcast to an image. None stands for a factor of 1 or
+        an offset of 0. The argument `largest` is the result of `_largest`.
+        """
         scale = self.scale or (1 / largest if largest else 1.0)
         normal = self.normal
         if normal is None:
@@ -218,7 +228,8 @@ class Vision:
     def _array(self, row: int, image: Any, field: str) -> Array:
         """Return a view of an image as [channels, height, width].
 
-        Raise `SampleError` for a value that is no image.
+        Raise `SampleError`, naming `row` and `field`, for a value that is no image, for a picture
+        with a palette, and for a wrong number of channels.
         """
         picture = not isinstance(image, np.ndarray | torch.Tensor | list | tuple)
         if picture and getattr(image, "mode", None) in _INDEXED:
@@ -289,7 +300,9 @@ def _check_range(row: int, pixels: Array, largest: int, field: str) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VisionText:
-    """Collate function for images with text; `vision` makes `pixel_values`, `text` other fields.
+    """Collate function for images with text.
+
+    The collate function `vision` makes `pixel_values`, and `text` makes all other fields.
 
     >>> import numpy as np
     >>> samples = [{"image": np.zeros((2, 2), np.uint8), "input_ids": [1, 2, 3]}]

@@ -123,7 +123,7 @@ class MaskedLM(Padded):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The JSON values that, with the seeds, determine the result of `hide`."""
+        """The JSON values that, together with the argument `seeds`, decide the result of `hide`."""
         shares = ("probability", "mask_share", "random_share")
         words = self.continuations
         return {
@@ -145,7 +145,12 @@ class MaskedLM(Padded):
     def __call__(
         self, samples: Sequence[Any], numbers: Sequence[int] | None = None
     ) -> dict[str, Any]:
-        """Return the batch with masked tokens; `numbers` are the sample numbers in the dataset."""
+        """Return the batch with masked tokens and their labels.
+
+        The argument `numbers` holds the numbers of the samples in the dataset. If it is None, equal
+        samples have the same masked tokens. Raise `UsageError` if the samples have no `input_ids`,
+        and `SampleError` if an id is outside the vocabulary.
+        """
         columns = columns_of(samples, ("input_ids",))
         require_fields(columns, "input_ids", where="masked language models")
         words = columns.pop("word_ids", None)
@@ -211,7 +216,10 @@ class MaskedLM(Padded):
             )  # fmt: skip
 
     def _positions(self, real: Array) -> Array:
-        """Return int64 [rows, width]: the position of each token in its row, padding excluded."""
+        """Return the positions of tokens, counted from the first token of each row.
+
+        The result is int64 [rows, width]. The bool array `real` is False in padding.
+        """
         first = real.argmax(axis=1)
         positions: Array = np.arange(real.shape[1]) - first[:, None]
         return positions
@@ -233,9 +241,11 @@ class MaskedLM(Padded):
     def _words(
         self, given: Any, work: UnfinishedBatch, real: Array, allowed: Array
     ) -> tuple[Array, Array]:
-        """Return the word number of each token and whether it may be masked, both [rows, width].
+        """Return two arrays [rows, width]: the word of each token, and whether it may be masked.
 
-        Raise `UsageError` if neither `word_ids` (`given`) nor `continuations` define the words.
+        A word is a number that increases along the row. The words come from `given`, the field
+        `word_ids` of the samples, or from `continuations` if `given` is None. Raise `UsageError` if
+        both are None, and `SampleError` for `word_ids` that are no numbers or too few.
         """
         if given is not None:
             rows, layout = work.rows["input_ids"], work.layouts["input_ids"]

@@ -1,7 +1,7 @@
-"""`Padded`: the collator that pads token ids, and the base class of those for text and preferences.
+"""`Padded`: the collator that pads token ids, and base class of collators for text and preferences.
 
-It makes no labels. The collators of text.py, masked_lm.py and preference.py, which are derived from
-it, make them. The module ragged.py fills the padded arrays.
+`Padded` itself makes no labels; the collators of text.py and masked_lm.py do. The module ragged.py
+fills the padded arrays.
 
 The name of a field decides its treatment. ``input_ids``, and any name that ends with
 ``_input_ids``, is a field of token ids. It gets an attention mask from the lengths:
@@ -50,9 +50,9 @@ cached_padding = lru_cache(maxsize=256)(Padding)  # checking a `Padding` costs m
 class UnfinishedBatch(NamedTuple):
     """Arrays and lists of a batch by field, before they become tensors.
 
-    The dicts `rows` and `layouts` have the rows and padded layouts of the fields of ids. The set
-    `apart` names the labels whose lengths differ from those of the ids. Masks of the ids do not
-    apply to such labels.
+    For each field of ids, `rows` holds the rows before padding, and `layouts` their layout in the
+    padded array. The set `apart` names the fields of labels whose rows differ in length from the
+    rows of ids. The masks of the ids do not apply to such labels.
     """
 
     batch: dict[str, Any]
@@ -124,9 +124,10 @@ class Padded:
         return finished(work.batch, self.schema, tensors=self.tensors)
 
     def pad(self, columns: Columns, equal: tuple[str, ...] = ()) -> UnfinishedBatch:
-        """Return a padded batch of `columns`, with labels masked.
+        """Return `columns` as padded arrays, with labels set to their pad value where a mask is 0.
 
-        The prefixes `equal` name fields of ids that are padded to the same width.
+        Fields of ids with a prefix in `equal`, such as ``"chosen_"``, are padded to the same width.
+        Raise `SampleError` for a row that cannot be padded.
         """
         rows = {name: self._ids(name, values) for name, values in columns.items() if _is_ids(name)}
         work = UnfinishedBatch(batch={}, rows=rows, layouts={}, apart=set())
@@ -156,9 +157,11 @@ class Padded:
         return work
 
     def _by_tokenizer(self, columns: Columns, work: UnfinishedBatch) -> dict[str, Array]:
-        """Return the fields that the method `pad` of the tokenizer pads.
+        """Return a dict of the padded arrays that the method `pad` of the tokenizer makes.
 
-        Rows are cut before, by the same rules as in all other fields.
+        These are `input_ids`, `attention_mask` and the tokenizer's `model_input_names`. Rows are
+        cut first, by the same rules as in all other fields. The dict is empty if there are no
+        `input_ids`.
         """
         if _IDS not in work.rows:
             return {}
@@ -181,7 +184,12 @@ class Padded:
         return batch
 
     def mask_labels(self, work: UnfinishedBatch, ids: str) -> None:
-        """Set labels of the field `ids` to their pad value, in place, wherever a mask is 0."""
+        """Set labels to their pad value, in place, wherever a mask of the ids is 0.
+
+        The argument `ids` is the name of a field of ids. The labels are those with the same prefix,
+        and the masks the attention mask and loss mask with this prefix. Masks of a different shape
+        are ignored.
+        """
         prefix = ids.removesuffix(_IDS)
         labels = work.batch.get(prefix + "labels")
         if not isinstance(labels, np.ndarray) or prefix + "labels" in work.apart:
@@ -250,7 +258,7 @@ class Padded:
     def padded_apart(self, name: str, rows: list[Array]) -> Array:
         """Return a padded array of labels whose lengths differ from those of the ids.
 
-        The padding rules are those of the ids.
+        Labels are cut and padded by the same rules as ids.
         """
         return self.padded(
             name, rows, layout_of(self.padding_of(name), rows, name), self.label_pad_id
@@ -272,8 +280,8 @@ def one_each(
 ) -> list[Array]:
     """Return the rows of a field that has one number per token.
 
-    Raise `SampleError` for a row whose length differs from that of its `ids`, and, with `whole`,
-    for a row of floats.
+    Raise `SampleError` for a row whose length differs from the row of `ids` at the same index, and
+    for a row of floats if `whole` is True.
     """
     number = next((row for row, value in enumerate(values) if not is_sequence(value)), None)
     rows = as_rows(values, name, whole=whole) if number is None else []

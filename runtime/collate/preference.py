@@ -79,13 +79,13 @@ class KTO(Padded):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GRPO(Padded):
-    """Collate function for groups of answers to a prompt, with their scores.
+    """Collate function for groups of responses to a prompt, with their scores.
 
     A sample has `responses`, a list of lists of ids, and may have `scores`, one number per
-    response. The batch has `responses`, int64 [rows, group, width], `scores`, float32
-    [rows, group], and `responses_attention_mask` [rows, group, width], which is 1 for tokens. A
-    group with fewer answers is extended at its end by answers of padding (mask 0) with a score of
-    0. Responses that are texts stay lists.
+    response. The batch has `responses`, int64 [rows, group, width], `scores`, float32 [rows,
+    group], and `responses_attention_mask` [rows, group, width], which is 1 for tokens. A group that
+    is smaller than the largest is extended by responses that are only padding (mask 0), with a
+    score of 0. Responses that are texts stay lists.
 
     >>> batch = GRPO()([{"input_ids": [1], "responses": [[5, 6], [7]], "scores": [1.0, 0.0]}])
     >>> batch["responses"].tolist(), batch["scores"].tolist()
@@ -125,7 +125,8 @@ class GRPO(Padded):
     def _answers(self, groups: list[Any]) -> dict[str, Array]:
         """Return a dict of the responses and their mask, both [rows, group, width].
 
-        Raise `SampleError` for a response that cannot be padded or does not fit the dtype.
+        Raise `SampleError` for a response that is not a row of ids, or does not fit the dtype in
+        the schema.
         """
         size = max(map(len, groups))
         flat: list[Any] = []
@@ -150,9 +151,9 @@ class GRPO(Padded):
         }
 
     def _check(self, columns: Columns) -> None:
-        """Raise `SampleError` if a sample has no responses, or not one score for each response.
+        """Raise `SampleError` if a sample has no responses, or has a wrong number of scores.
 
-        Samples without scores are valid.
+        A sample needs one score for each response. Samples without the field of scores are valid.
         """
         groups = columns[self.responses]
         scores = columns.get(self.scores, groups)

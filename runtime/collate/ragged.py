@@ -175,8 +175,9 @@ def _too_long(lengths: list[int], limit: int, field: str | None) -> SampleError:
 def as_rows(rows: Sequence[Any], field: str | None = None, *, whole: bool = False) -> list[Array]:
     """Return a list of numeric arrays with the same dtype and the same shape beyond the first axis.
 
-    Arrays and tensors are not copied if they have the same dtype. Raise `SampleError` for the first
-    row that is not numeric or has a different shape, and, with `whole`, for floats.
+    Arrays and tensors are not copied if they have the same dtype. Raise `SampleError`, naming
+    `field`, for the first row that is not numeric or has a different shape, and for floats if
+    `whole` is True.
     """
     arrays = _as_arrays(rows, field)
     dtypes = {array.dtype for array in arrays}
@@ -289,8 +290,8 @@ def _first_without_numbers(rows: Sequence[Any], field: str | None) -> SampleErro
 def _of_one_dtype(arrays: list[Array], field: str | None) -> list[Array]:
     """Return the arrays converted to a dtype that can hold the numbers of all of them.
 
-    Empty arrays do not influence the dtype. Raise `SampleError` if a uint64 number does not fit
-    int64 in a mixture of both.
+    Empty arrays do not influence the dtype. Signed and unsigned 64-bit integers together become
+    int64. Raise `SampleError` if one of the numbers is too large for it.
     """
     dtypes = {array.dtype for array in arrays if array.size} or {np.dtype(np.int64)}
     common = np.result_type(*dtypes)

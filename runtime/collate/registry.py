@@ -11,9 +11,10 @@
 A registered function returns a collator. It gets the options of the call, and `task_spec` and
 `tokenizer` if it has parameters with these names. Its errors are not caught.
 
-A collator is looked up by name if a name is given, else by modality. In a modality, the highest
-`precedence` wins; if several have it, the collator that was registered first. For a modality
-without a collator the default collator is returned, with a warning.
+A collator is looked up by name if a name is given, else by modality. Among the collators of a
+modality, the one with the highest `precedence` is used, and at equal precedence the one that was
+registered first. For a modality without a collator the default collator is returned, with a
+warning.
 """
 
 from __future__ import annotations
@@ -133,7 +134,11 @@ class CollatorRegistry:
         del self._found[name]
 
     def list_collators(self, modality: str | None = None) -> list[CollatorInfo]:
-        """Return the collators of a modality, or all, in descending order of precedence."""
+        """Return descriptions of the collators of `modality`, or of all collators if it is None.
+
+        They are in descending order of precedence, and at equal precedence in order of
+        registration.
+        """
         found = [i for i in self._found.values() if modality is None or i.modality == modality]
         return sorted(found, key=lambda info: -info.precedence)
 
@@ -154,8 +159,9 @@ class CollatorRegistry:
     ) -> Collate:
         """Return the collator called `collator_name`, or a collator for a modality if it is None.
 
-        The modality is `modality`, or that of the task if it is None. `options` are passed to the
-        registered function. `task_spec` is any object with a `modality`.
+        If `modality` is None, the attribute `modality` of `task_spec` is used. The keyword
+        arguments `options` are passed to the registered function. If no collator is registered for
+        the modality, warn and return a `Default`.
 
         Raise `UsageError` if neither name, modality nor task is given, for an unknown name, and for
         an option that the registered function does not have. Errors of that function are raised

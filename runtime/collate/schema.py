@@ -1,9 +1,9 @@
 """Output schema of a batch: the dtype and the pad value of every field.
 
 A field is looked up by its name, then by its name without prefix. So an entry for ``input_ids``
-applies to ``chosen_input_ids`` too, unless there is an entry for ``chosen_input_ids``. A field
-without an entry has the dtype and pad value that models expect (`_KNOWN`). If it is unknown, its
-numbers decide: int64, float32 or bool, with pad value 0.
+also applies to ``chosen_input_ids``, unless there is an entry for ``chosen_input_ids``. A field
+without an entry has the dtype and pad value that models expect, if it is one of the fields in
+`_KNOWN`. Otherwise the type of its numbers decides: int64, float32 or bool, with pad value 0.
 """
 
 from __future__ import annotations
@@ -71,7 +71,10 @@ class FieldSchema:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resolved:
-    """Dtype and pad value of a field; `numpy` is the dtype of its array before conversion."""
+    """Dtype and pad value of a field; `numpy` is the dtype of its array before conversion.
+
+    The two dtypes differ only for bfloat16, which NumPy does not have: its array is float32.
+    """
 
     dtype: torch.dtype
     numpy: np.dtype[Any]
@@ -137,9 +140,10 @@ class OutputSchema:
         return {name: _plain(schema) for name, schema in self.fields.items()}
 
     def along(self, name: str) -> str | None:
-        """Return the field of ids with which the field `name` is cut and padded, or None.
+        """Return the name of the field of ids with which the field `name` is cut and padded.
 
-        Its prefix is that of `name`.
+        An example is ``"chosen_input_ids"`` for ``"chosen_labels"``. Return None if the field is
+        not known to have one number per id.
         """
         if (name, "along") in self._resolved:
             found: str | None = self._resolved[name, "along"]
@@ -149,11 +153,12 @@ class OutputSchema:
         return self._resolved.setdefault((name, "along"), prefix + known if known else None)
 
     def resolve(self, name: str, *, pad_value: float | None = None, kind: str = "i") -> Resolved:
-        """Return dtype and pad value of `name`, whose numbers are of NumPy's `kind` (a letter).
+        """Return the dtype and pad value of the field `name`.
 
-        Floats stay floats unless the schema has another dtype: labels of a regression are float32.
-        The argument `pad_value` is used if the schema has no pad value. Raise `UsageError` if the
-        pad value does not fit the dtype.
+        The argument `kind` is NumPy's letter for the type of the field's numbers: ``"b"``, ``"i"``,
+        ``"u"`` or ``"f"``. Floats stay floats unless the schema has another dtype: labels of a
+        regression are float32. The argument `pad_value` is used if the schema has no pad value.
+        Raise `UsageError` if the pad value does not fit the dtype.
         """
         key = (name, pad_value, kind)
         if key not in self._resolved:

@@ -1,9 +1,9 @@
 """Collate functions for text: causal language models, classification, sequence to sequence.
 
-Labels equal the inputs, position by position, because models shift them internally. With
-``shift=True``, labels are the next tokens instead, for a loss that compares outputs and labels
-position by position. With a model that also shifts internally, it would train on the token after
-the next token.
+Labels equal the inputs, position by position, because models shift them internally. If the option
+`shift` of `CausalLM` is True, labels are the next tokens, for a loss that compares outputs and
+labels position by position. A model that also shifts internally would then learn to predict the
+token after the next token.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _LABEL_NAMES = ("labels", "label", "label_ids")
 class CausalLM(Padded):
     """Collate function for causal language models: `input_ids`, `attention_mask` and `labels`.
 
-    All are int64 [rows, width]. Labels are the inputs, or the labels of the samples (-100 for the
-    tokens of a prompt without training). They are `label_pad_id` wherever the attention mask or a
-    `loss_mask` is 0. With `shift`, label `j` is that of token `j + 1`, and the last label of each
-    row is `label_pad_id`.
+    All are int64 [rows, width] unless the schema sets a dtype. Labels are the labels of the samples
+    (-100 for tokens that are not trained on, such as a prompt), or the inputs if samples have none.
+    They are `label_pad_id` wherever the attention mask or a `loss_mask` is 0. If `shift` is True,
+    the label at position `j` belongs to token `j + 1`, and the last label of each row is
+    `label_pad_id`.
 
     >>> CausalLM()([{"input_ids": [5, 6, 7]}, {"input_ids": [8]}])["labels"].tolist()
     [[5, 6, 7], [8, -100, -100]]
@@ -64,10 +65,10 @@ class CausalLM(Padded):
         return self.finish(work)
 
     def _mask(self, labels: Array, out: Array, *, own: bool) -> None:
-        """Mask, in place, the labels of tokens where `out` is True.
+        """Set the labels of tokens where `out` is True to their pad value, in place.
 
-        With `shift`, the label of a token is one position earlier. If `own` is True, the label at
-        the position of the token is masked too.
+        If labels are shifted, the label of a token is one position before the token. If `own` is
+        True, the label at the position of the token is then also set.
         """
         if own or not self.shift:
             np.copyto(labels, self.label_pad(), where=out)
@@ -112,7 +113,7 @@ class Classification(Padded):
         return self.finish(work)
 
     def _labels(self, values: list[Any]) -> Array:
-        """Return the labels of any kind except ``"token"`` as an array.
+        """Return the labels as an array, for every `kind` except ``"token"``.
 
         Raise `SampleError` for labels that do not match the kind.
         """
@@ -140,11 +141,11 @@ class Classification(Padded):
 class Seq2Seq(Padded):
     """Collate function for encoder-decoder models: padded inputs, decoder inputs and `labels`.
 
-    In a sample, `labels` are the ids of its target. The `decoder_input_ids` are the labels moved
-    one position to the right, with `decoder_start_id` first, unless the samples have this field.
-    The batch also has `decoder_attention_mask`. Targets are cut at `max_target_length` and padded
-    on `target_side`, independently of the inputs. If samples have `decoder_input_ids` and no
-    labels, the batch has no labels.
+    The field `labels` of a sample holds the ids of the target text. The `decoder_input_ids` of the
+    batch are the labels moved one position to the right, with `decoder_start_id` first, unless the
+    samples have this field. The batch also has `decoder_attention_mask`. Targets are cut at
+    `max_target_length` and padded on `target_side`, independently of the inputs. If samples have
+    `decoder_input_ids` and no labels, the batch has no labels.
 
     >>> batch = Seq2Seq(decoder_start_id=1)([{"input_ids": [5, 6, 7], "labels": [8, 9]},
     ...                                      {"input_ids": [4], "labels": [3]}])
@@ -170,7 +171,11 @@ class Seq2Seq(Padded):
         )  # fmt: skip
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """Return the batch; raise `UsageError` if the samples lack inputs or a target."""
+        """Return the batch.
+
+        Raise `UsageError` if the samples have no `input_ids`, or neither `labels` nor
+        `decoder_input_ids`.
+        """
         columns = columns_of(samples, ("input_ids", "labels"))
         learns = "labels" in columns or _DECODER_IDS not in columns
         named = "labels" if learns else _DECODER_IDS
@@ -208,10 +213,10 @@ class Seq2Seq(Padded):
         return ids
 
     def _rows(self, columns: Columns, name: str, like: list[Array] | None = None) -> list[Array]:
-        """Remove a field of the target from `columns` and return its rows, or [] if it is missing.
+        """Remove the field `name` from `columns`, and return its rows, or [] if it is missing.
 
-        Raise `SampleError` for an empty row, and for a row whose length differs from that in
-        `like`.
+        Raise `SampleError` for an empty row. If `like` is not empty, also raise it for a row whose
+        length differs from the row of `like` at the same index.
         """
         rows = as_rows(columns.pop(name, ()), name, whole=True)
         for row, values in enumerate(rows):
@@ -234,7 +239,10 @@ def _number(row: int, value: Any) -> float:
 
 
 def require_fields(columns: Columns, *names: str, where: str) -> None:
-    """Raise `UsageError` if a name in `names` is no field of the samples."""
+    """Raise `UsageError` if a name in `names` is no field of the samples.
+
+    The text `where` says in the error what needs the fields.
+    """
     missing = [name for name in names if name not in columns]
     if missing:
         raise UsageError(

@@ -103,9 +103,9 @@ def _special(tokenizer: Any, vocabulary: dict[str, int]) -> tuple[int, ...]:
 def _first(
     tokenizer: Any, vocabulary: dict[str, int], attribute: str, names: tuple[str, ...]
 ) -> int | None:
-    """Return the id in `attribute` of the tokenizer, else that of the first known token in `names`.
+    """Return the id in the attribute `attribute` of the tokenizer, or else of a token in `names`.
 
-    Return None if the tokenizer has neither.
+    Of these tokens, the first that is in the vocabulary is used. Return None if there is none.
     """
     found = getattr(tokenizer, attribute, None)
     if isinstance(found, int):

@@ -92,8 +92,7 @@ def _checked_of_stream(stream: StreamDataset, batch: Batch, vocab_size: int | No
 
 
 class _Origin(NamedTuple):
-    """Dataset of a loader, and the number of ids of its tokenizer (None if there is no tokenizer).
-    """
+    """Dataset of a loader, and the number of ids of its tokenizer (None if it has no tokenizer)."""
 
     vocab_size: int | None
     dataset: object
