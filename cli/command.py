@@ -39,7 +39,10 @@ class _LocalPath(click.Path):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> Any:
-        """Return the path. Raise `UsageError` for a URL, in which `Path` would drop a slash."""
+        """Return `value` as a path.
+
+        Raise `UsageError` if it is a URL, because a `Path` would drop one of the slashes.
+        """
         local_path(value)
         return super().convert(value, param, ctx)
 
@@ -87,7 +90,10 @@ class InputCommand(SectionedCommand):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse `args`. Raise `UsageError` if they have names without an option."""
+        """Parse `args` and return the arguments that are left.
+
+        Raise `UsageError` if an argument comes without an option, except during completion.
+        """
         if not ctx.resilient_parsing:
             options, names, _ = self.make_parser(ctx).parse_args(list(args))
             if names:
@@ -120,7 +126,7 @@ class SuggestingGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return name, command and remaining arguments for the command that `args` names.
 
-        Raise `UsageError` if there is no such command.
+        Raise `UsageError` if there is no such command. The error suggests a similar name.
         """
         name = args[0]
         is_option = not name[:1].isalnum()
@@ -135,9 +141,9 @@ class SuggestingGroup(click.Group):
 
 @contextmanager
 def naming_options(*arguments: str) -> Iterator[None]:
-    """Return a context in which errors name options instead of `arguments`.
+    """Return a context in which errors about one of `arguments` name the option instead.
 
-    For example, vocab_size becomes --vocab-size.
+    For example, an error about vocab_size becomes an error about --vocab-size.
     """
     try:
         yield

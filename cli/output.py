@@ -90,7 +90,10 @@ def _buffered(stream: TextIO) -> TextIO:
 
 
 def result(text: str) -> None:
-    """Write `text` and a newline to standard output, and flush it."""
+    """Write `text` and a newline to standard output, and flush it.
+
+    Raise `ReaderGone` if the reader has closed it, and `StorageError` if it cannot be written.
+    """
     _write(text + "\n")
 
 

@@ -84,9 +84,9 @@ def _step_progress() -> Iterator[Callable[[Progress], None]]:
 
 @contextmanager
 def byte_progress(title: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a function of (bytes done, bytes in all) that shows a bar, or None.
+    """Yield a function that shows a bar for (bytes done, bytes in all), or None.
 
-    It is None if `quiet` is true or standard error is not a terminal.
+    It is None, and nothing is shown, if `quiet` is true or standard error is not a terminal.
     """
     if quiet or not output.is_terminal(sys.stderr):
         yield None

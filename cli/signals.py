@@ -1,10 +1,10 @@
 """Signal handlers: SIGINT and SIGTERM end the process, even during a long call of a library.
 
 Python runs signal handlers between its own instructions, but one call of a tokenizer or one sync of
-a file may take a minute. Builds resume, so their process may be ended at any moment. The main
-thread has `GRACE_SECONDS` to exit; then another thread prints the same error and ends the process
-with the same exit code. Further signals are ignored, so that a second Ctrl-C does not interrupt the
-clean-up.
+a file may take a minute. The process may be ended at any moment, because builds can be resumed. The
+main thread has `GRACE_SECONDS` to exit. After that, another thread prints the error that the main
+thread would have printed, and ends the process with the same exit code. Further signals are
+ignored, so that a second Ctrl-C does not interrupt the clean-up.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ class Signals:
                 signal.signal(number, _stop)
 
     def output_complete(self, code: int) -> None:
-        """Record that all output is written and that the process is about to exit with `code`."""
+        """Record that all output is written and that the process is about to exit with `code`.
+
+        After a signal the process then ends with `code`, and no error is printed.
+        """
         with self._lock:
             self._code = code
 

@@ -100,7 +100,7 @@ def array_lines(manifest: ArrayManifest) -> list[str]:
 
 
 def profile_lines(report: BuildReport[Any]) -> list[str]:
-    """Return the lines with the seconds that each phase of a build and each stage in it took.
+    """Return lines with the time of each phase of a build, and of each stage in the phase `units`.
 
     For a build without units only the stages are listed. For a reused build there are no lines.
     """

@@ -27,7 +27,10 @@ __all__ = ["command"]
 def _split_at_commas(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> tuple[str, ...] | None:
-    """Return the parts of `value` between commas, without surrounding spaces, or None for None."""
+    """Return the parts of `value` between commas, without surrounding spaces.
+
+    If `value` is None, return None.
+    """
     return None if value is None else tuple(part.strip() for part in value.split(","))
 
 

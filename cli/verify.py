@@ -73,7 +73,7 @@ def command(
 def _verify(path: Path, level: Level, expect: str | None, *, quiet: bool) -> VerifyReport:
     """Check the files, then the installed tokenizer libraries, and return one report for both.
 
-    The libraries are checked only for a token dataset without findings, above the level stat.
+    The libraries are checked only for a token dataset without findings, and not at the level stat.
     """
     from dataprep.formats.verify.verify import verify
 

@@ -127,7 +127,7 @@ def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **valu
 
 
 def _length_lines(found: ChatEstimate) -> list[str]:
-    """Return the lines of an estimate about form, lengths, limits and unusable records."""
+    """Return the lines of an estimate that describe form, lengths, limits and unusable records."""
     lengths = found.lengths
     shares = ", ".join(f"{value:,} ({share} %)" for share, value in lengths.percentiles.items())
     lines = [
@@ -143,9 +143,10 @@ def _length_lines(found: ChatEstimate) -> list[str]:
 
 
 def _limit_lines(lengths: Lengths) -> list[str]:
-    """Return a line for each limit, with the number of records over it that each policy leaves out.
+    """Return a line for each length limit.
 
-    If no record is over a limit, return one line that says so.
+    It tells how many records exceed the limit, and how many of them each policy leaves out. If no
+    record exceeds a limit, return one line that says so.
     """
     by_limit: dict[int, list[PolicyEffect]] = {}
     for one in lengths.overlong:
@@ -163,7 +164,7 @@ def _limit_lines(lengths: Lengths) -> list[str]:
 
 
 def _chat_lines(report: BuildReport[Manifest]) -> Sequence[str]:
-    """Return the lines of the summary about template, mask and length.
+    """Return the summary lines about the chat template, the loss mask and overlong records.
 
     Return no lines for a reused dataset or one without conversations.
     """

@@ -28,9 +28,9 @@ KINDS = {
 
 
 class KindCommand(InputCommand):
-    """Command `dataprep build` for one kind of dataset.
+    """Command `dataprep build` for one kind of dataset, named by the attribute `kind`.
 
-    If the command line names another --kind, the command of that kind parses the line.
+    If the command line names a different --kind, the command of that kind parses the line.
     """
 
     def __init__(self, *, kind: str, **settings: Any) -> None:
@@ -46,9 +46,9 @@ class KindCommand(InputCommand):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """Parse `args` with the command for their --kind, and return its context.
+        """Parse `args` with the command for the kind that they name, and return the context.
 
-        Raise `UsageError` if the kind is unknown.
+        Raise `UsageError` if the kind is unknown, except during shell completion.
         """
         kind = _kind_in(args)
         if kind is None or kind == self.kind:
@@ -65,7 +65,10 @@ class KindCommand(InputCommand):
 
 
 def _kind_in(args: list[str]) -> str | None:
-    """Return the last value of --kind in `args`, or None if they have no --kind."""
+    """Return the last value of --kind in `args`, or None if there is no --kind.
+
+    Arguments after ``--`` are not options.
+    """
     found = None
     for at, word in enumerate(args):
         if word == "--":
@@ -78,9 +81,9 @@ def _kind_in(args: list[str]) -> str | None:
 
 
 def kind_option(kind: str) -> click.Option:
-    """Return the option --kind, for help and completion only.
+    """Return the option --kind with the default `kind`, for help and completion only.
 
-    Its value is not used, because `KindCommand.make_context` has read it already.
+    The value of the option is not used, because `KindCommand.make_context` has read it already.
     """
     return click.Option(
         ["--kind"], type=click.Choice(list(KINDS)), default=kind, show_default=True,

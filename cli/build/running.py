@@ -27,9 +27,11 @@ def show_estimate(
     found: dict[str, Any], out: Path, *, counts: Sequence[str], as_json: bool, quiet: bool,
     more: Sequence[str] = (),
 ) -> None:  # fmt: skip
-    """Print the estimate `found`, and exit with the error code of a full disk if it does not fit.
+    """Print the estimate `found`, as JSON if `as_json` is true, or else as text unless `quiet`.
 
-    The lines `counts` describe the records. The lines `more` come before the last line.
+    The key `fits` is added to `found`. The lines `counts` describe the records. The lines `more`
+    come before the last line. If the build does not fit on the disk of `out`, raise
+    `click.exceptions.Exit` with the exit code of a full disk.
     """
     from ..summary import estimate_lines
 
@@ -65,12 +67,14 @@ def run(
     speed: Callable[[BuildReport[Any]], str] = lambda _: "",
     more: Callable[[BuildReport[Any]], Sequence[str]] = lambda _: (),
 ) -> None:
-    """Run the function at address `build` (``module:name``), show progress and print the summary.
+    """Run the function at address `build` (``module:name``), show progress and print the report.
 
-    The function is called with `options`. The argument `counts` is that of `build_progress`. The
-    argument `worker` is the address of the kind: if it is given, worker processes may start early
-    and import it. The functions `content`, `speed` and `more` return parts of the summary: lines
-    about the dataset, a phrase about speed, and lines before the last line.
+    The function is called with `options`. The report is printed as JSON if `as_json` is true, or
+    else as a summary unless `quiet` is true. The functions `content`, `speed` and `more` return
+    parts of the summary: lines about the dataset, a phrase about speed, and lines before the last
+    line. If `profile` is true, the times of the phases come first. The argument `counts` is passed
+    to `build_progress`. If `worker` is given, worker processes may start early, before the build
+    asks for them, and import the kind of build at this address (``module:class``).
     """
     with _started(options, worker):
         from ..progress import build_progress
@@ -91,7 +95,8 @@ def run(
 def _started(options: Any, worker: str | None) -> AbstractContextManager[None]:
     """Return a context in which worker processes start early if the build is likely to need them.
 
-    The context does nothing if `worker` is None.
+    The workers import the kind of build at the address `worker`. If `worker` is None, the context
+    does nothing.
     """
     if worker is None:
         return nullcontext()
@@ -103,7 +108,8 @@ def _started(options: Any, worker: str | None) -> AbstractContextManager[None]:
 def _likely_workers(options: BuildOptions | ChatOptions) -> int:
     """Return the number of workers to start early, estimated from the sizes of the inputs.
 
-    It is 0 if one unit is likely, or if the output directory already has a dataset to keep.
+    The number is 0 if the work is probably too small to be divided among workers, or if the output
+    directory already holds a finished dataset that will not be overwritten.
     """
     from dataprep.pipeline.execute.launch import likely_units
     from dataprep.pipeline.read.process_limits import available_cores

@@ -79,7 +79,7 @@ def _facts(data: ArrayData, array: NamedArray, sizes: dict[str, int]) -> dict[st
 def _first(data: ArrayData, array: NamedArray) -> dict[str, Any]:
     """Return facts about the first rows of `array`.
 
-    For vectors these are the smallest and largest length (`lengths`), for single numbers the first
+    For vectors these are the smallest and largest L2 norm (`lengths`), for single numbers the first
     values (`first`). For other arrays the dict is empty.
     """
     vectors = array.dtype.kind == "f" or array.entry.dtype == "bfloat16" or array.entry.scale
@@ -140,7 +140,10 @@ def _row(data: ArrayData, split: ArraySplit, number: int, row: int) -> dict[str,
 
 
 def _readable(data: ArrayData, array: NamedArray, rows: npt.NDArray[np.int64]) -> list[Any]:
-    """Return the values at `rows` as names of categories, numbers, or lists of numbers."""
+    """Return the rows `rows` of `array` as names of categories, numbers, or lists of numbers.
+
+    A number without a category becomes the text ``?`` followed by the number.
+    """
     values = _decoded(data, array, rows)
     categories: Sequence[str] | None = array.entry.categories
     if categories is None:
@@ -150,9 +153,10 @@ def _readable(data: ArrayData, array: NamedArray, rows: npt.NDArray[np.int64]) -
 
 
 def _decoded(data: ArrayData, array: NamedArray, rows: npt.NDArray[np.int64]) -> Array:
-    """Return the real values at `rows`.
+    """Return the rows `rows` of `array`, converted from the stored numbers to their actual values.
 
-    Numbers in bfloat16 become float32, and numbers with a scale are multiplied by it.
+    Numbers stored as bfloat16 become float32. If the array has a scale, each row is multiplied by
+    its scale.
     """
     found = array.take(rows)
     if array.entry.dtype == "bfloat16":
@@ -226,7 +230,8 @@ def _type_text(array: Mapping[str, Any]) -> str:
 def _first_text(array: Mapping[str, Any]) -> str:
     """Return the text of the table cell about the first rows of an array.
 
-    It has the lengths of vectors, or the first single numbers, or is empty.
+    The cell shows the range of the L2 norms of vectors, or the first of single numbers. For other
+    arrays it is empty.
     """
     if "lengths" in array:
         low, high = (f"{array['lengths'][end]:.4g}" for end in ("least", "largest"))

@@ -71,7 +71,7 @@ def chat_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def drawn_records(split: Split, sample: int, seed: int) -> list[int]:
-    """Return the numbers of all documents of `sample` records that are chosen at random."""
+    """Return the indices of all documents of `sample` records that are chosen at random."""
     records = len(split.groups)
     drawn = Random(seed).sample(range(records), min(sample, records))
     first, stop = split.groups.documents(np.array(drawn, np.int64))
@@ -82,9 +82,10 @@ def drawn_records(split: Split, sample: int, seed: int) -> list[int]:
 def document_facts(split: Split, document: int, text: str) -> dict[str, Any]:
     """Return the facts about `document` that only conversations and preferences have, for --json.
 
-    The spans `trained` are indices of characters in `text`, the text of the document. For
-    preferences, `answer` is the number of the document in its record, from 0, `answers` is the
-    number of documents in that record, and `score` is None if the record has no scores.
+    In conversations, `trained` lists the spans to train on, as [start, stop] character indices in
+    `text` (the text of the document), and `trained_tokens` is their number of tokens. In
+    preferences, `answer` is the index of the document in its record, `answers` is the number of
+    documents in the record, and `score` is None if the document has no score.
     """
     found: dict[str, Any] = {}
     if split.has_mask:
@@ -113,9 +114,9 @@ def _spans(split: Split, document: int, mask: Any, text: str) -> list[list[int]]
 
 
 def _text_index(split: Split, ids: Any, text: str) -> int:
-    """Return the index in `text` of the first character after the text of the tokens `ids`.
+    """Return the number of characters at the beginning of `text` that the tokens `ids` make up.
 
-    The tokens `ids` are the first tokens of `text`.
+    The tokens `ids` must be the first tokens of `text`.
     """
     before = split.dataset.decode(ids)
     if text.startswith(before):
@@ -125,10 +126,11 @@ def _text_index(split: Split, ids: Any, text: str) -> int:
 
 
 def excerpt(text: str, spans: Sequence[Sequence[int]], limit: int | None) -> str:
-    """Return the first `limit` characters of `text` with `spans` marked; None for the whole text.
+    """Return an excerpt of `text` with `limit` characters and with `spans` marked.
 
-    If the first trained span begins after these characters, half of the excerpt is the beginning of
-    the text and the other half begins shortly before that span.
+    If `limit` is None, return the whole text. The excerpt is the beginning of the text. If the
+    first span begins after `limit` characters, half of the excerpt is the beginning of the text,
+    and the other half begins shortly before that span.
     """
     if limit is None or len(text) <= limit:
         return marked(text, spans)
@@ -146,7 +148,10 @@ def excerpt(text: str, spans: Sequence[Sequence[int]], limit: int | None) -> str
 
 
 def marked(text: str, spans: Sequence[Sequence[int]]) -> str:
-    """Return `text` safe to print, with `spans` in colour on a terminal, else in brackets."""
+    """Return `text` with `spans` in colour if standard output is a terminal, or else in brackets.
+
+    Control characters are escaped.
+    """
     colour = is_terminal(sys.stdout) and "NO_COLOR" not in os.environ
     parts, at = [], 0
     for start, stop in spans:

@@ -111,10 +111,11 @@ def _inspect_arrays(
 def _chosen(
     dataset: Dataset, name: str | None, documents: Iterable[int], sample: int, seed: int
 ) -> list[tuple[str, int]]:
-    """Return (split, number) of each requested document, then of `sample` random documents.
+    """Return (split name, index) of each requested document, then of `sample` random documents.
 
-    In a dataset of preferences, `sample` is a number of records instead. If `name` is None, the
-    first split is used. Raise `UsageError` if a number is out of range.
+    In a dataset of preferences, `sample` random records are chosen instead, each with all its
+    documents. If `name` is None, the first split is used. Raise `UsageError` if one of `documents`
+    is out of range.
     """
     if name is None and not dataset.splits:
         return []

@@ -1,8 +1,8 @@
 """The command `dataprep order`, which shows the documents of a step, or the steps of a document.
 
-Both are computed from the order in the same way as a loader computes it. So the result is true for
-any training run with the same datasets and options, finished or not. No batch is made, but torch is
-imported.
+Both are computed from the order of the samples, in the same way as by a loader. So the result is
+true for any training run with the same datasets and options, finished or not. No batch is made, but
+torch is imported.
 """
 
 from __future__ import annotations
@@ -176,9 +176,11 @@ def command(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Asked:
-    """Step or document that the command line asks for, and the state to start from.
+    """The question on the command line: which step or document to show, and from which saved state.
 
-    Raise `UsageError` if the options contradict one another. A document is named by its record id.
+    `doc` is the record id of the document, and `source` is the index of its dataset among the
+    PATHs. `datasets` is the number of PATHs. Raises `UsageError` if the options contradict one
+    another or `source` is out of range.
     """
 
     step: int | None
@@ -206,18 +208,25 @@ class _Asked:
 
     @property
     def _next(self) -> bool:
-        """Return whether the command asks for the next step after the state."""
+        """True if the command line asks for the step that follows the saved state."""
         return self.state is not None and self.step is None and self.doc is None
 
     def split_of(self, dataset: Dataset) -> str | None:
-        """Return the name of the split in --split or in the state, or None if neither has one."""
+        """Return the name of the split in --split or in the state, or None if neither has one.
+
+        For the split of the state, this is its name in `dataset` (see `split_in`).
+        """
         return self.split or (None if self.state is None else split_in(self.state, dataset))
 
 
 def _step(
     datasets: Sequence[Dataset], names: Sequence[str], asked: _Asked, served: OrderOptions
 ) -> dict[str, Any]:
-    """Return the facts about the requested step, for --json."""
+    """Return the facts about the requested step, for --json.
+
+    Raise `UsageError` if the dataset has no splits, or if no step is given and the state belongs to
+    a different epoch.
+    """
     from dataprep.runtime.inspect.trace import trace_step
 
     from .report import step_facts
@@ -242,7 +251,10 @@ def _step(
 def _document(
     datasets: Sequence[Dataset], names: Sequence[str], asked: _Asked, served: OrderOptions
 ) -> dict[str, Any]:
-    """Return the facts about the requested document, for --json."""
+    """Return the facts about the requested document, for --json.
+
+    If its record has several documents, the key `other_documents` holds the facts about the others.
+    """
     from dataprep.runtime.inspect.provenance import find_record
     from dataprep.runtime.inspect.trace import steps_of_document
 

@@ -1,6 +1,7 @@
 """Results of `dataprep order`, for --json and as text.
 
-The text has a line for each piece of a document, in columns, for use with `grep` and `awk`.
+The text is a table for use with `grep` and `awk`. A line describes the part of a document that is
+in one sample.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["document_facts", "document_text", "step_facts", "step_text"]
 
 
 def step_facts(trace: StepTrace, order: EpochOrder) -> dict[str, Any]:
-    """Return the facts about a step for --json: its samples, each with its pieces of documents."""
+    """Return the facts about a step for --json: its samples, each with its parts of documents."""
     columns = (trace.rank, trace.row, trace.position, trace.sample)
     samples: list[dict[str, Any]] = [
         {"rank": rank, "row": row, "position": position, "sample": sample, "documents": []}
@@ -79,7 +80,11 @@ def document_facts(trace: DocumentTrace, order: EpochOrder) -> dict[str, Any]:
 
 
 def _order_facts(order: EpochOrder) -> dict[str, Any]:
-    """Return the facts that not every order has: rows other than windows, a mixture, a state."""
+    """Return the facts that only some orders have.
+
+    They are the form of the rows unless it is windows, the names of the datasets in a mixture, and
+    the next step after a saved state.
+    """
     found: dict[str, Any] = {}
     if order.rows != "windows":
         found["rows"] = order.rows
@@ -93,7 +98,7 @@ def _order_facts(order: EpochOrder) -> dict[str, Any]:
 def _why(step: int) -> str:
     """Return the reason why a sample is in no step.
 
-    The argument `step` is the negative number that stands for the reason.
+    The argument `step` is the negative constant that the trace holds in place of a step.
     """
     from dataprep.runtime.inspect.trace import EARLIER, NOT_DRAWN, SKIPPED
 
@@ -155,7 +160,10 @@ def _one_document(found: Mapping[str, Any]) -> str:
 
 
 def _notes(found: Mapping[str, Any]) -> list[str]:
-    """Return the lines above the table: datasets of a mixture, and the next step after a state."""
+    """Return the lines above the table.
+
+    They name the datasets of a mixture, and the next step if the order starts from a saved state.
+    """
     notes = [
         f"source {number}: {one_line(name)}" for number, name in enumerate(found.get("sources", ()))
     ]

@@ -2,7 +2,8 @@
 
 The loader is made as `create_loader` makes it, with the same errors, and loads the state. Options
 that the state determines need not be given, and an option that contradicts the state is an error.
-The datasets are opened, but no batch is made. Packed rows without a stored plan are planned.
+The datasets are opened, but no batch is made. For packed rows, the packing is computed if it is not
+stored.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ _ANY = 1 << 62  # positions: more than any epoch has
 class OrderOptions:
     """Options that decide the samples of every step, named as in `create_loader`.
 
-    An option that is None has the value in the state, or else the default. `labels` is "none" where
-    `create_loader` takes None.
+    None stands for the value in the state, or for the default if the state has no value or there is
+    no state. For `labels`, the text "none" stands for the None of `create_loader`.
     """
 
     batch_size: int
@@ -77,8 +78,8 @@ class OrderOptions:
 class EpochOrder:
     """Order of the samples of a loader in one epoch, which `sampler` divides into steps.
 
-    `names` are the paths of a mixture's datasets, as written on the command line. It is empty for a
-    single dataset.
+    `names` are the paths of the datasets in a mixture, as written on the command line. The tuple is
+    empty for a single dataset.
     """
 
     samples: Traceable
@@ -99,7 +100,7 @@ class EpochOrder:
         return splits_of(self.samples)
 
     def sources(self, samples: Positions) -> Positions:
-        """Return the number of the mixture's dataset that each of `samples` comes from."""
+        """Return for each of `samples` the index of its dataset in the mixture."""
         base = cast("MixtureDataset", self.samples).base
         return base.searchsorted(samples, "right") - 1
 
@@ -149,9 +150,11 @@ def epoch_order(
     options: OrderOptions,
     state: State | None,
 ) -> EpochOrder:
-    """Return the order of a loader with these options.
+    """Return the order that a loader with these options has in its epoch.
 
-    If `state` is given, the loader resumes from it.
+    If `state` is given, the loader resumes from it, and `state` provides the options that are None.
+    Errors call the datasets by their `names`. Raise the errors of `create_loader` and, if `state`
+    does not fit, of `load_state_dict`.
     """
     from dataprep.runtime.specs import row_kind
 
@@ -171,9 +174,10 @@ def epoch_order(
 
 
 def _at(order: EpochOrder, loader: Loader, state: State, epoch: int | None) -> EpochOrder:
-    """Return `order` in the epoch of `state`, with a step that begins at the position of `state`.
+    """Return `order` for the epoch of `state`, with steps that start from the position of `state`.
 
-    If `epoch` is given and differs from the epoch of the state, `order` is returned unchanged.
+    The state is loaded into `loader`. If `epoch` is given and differs from the epoch of the state,
+    return `order` unchanged.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a skip list that --skip gives instead
@@ -234,9 +238,10 @@ def _mixture(
 def _skips_of(
     datasets: Sequence[Dataset], names: Sequence[str], skip: Skips | Mapping[str, Skips] | None
 ) -> dict[Dataset, Skips]:
-    """Return the skip list of each dataset that has one, by dataset.
+    """Return the skip lists by dataset, for the datasets that have one.
 
-    Raise `UsageError` if `skip` is a single list or names an unknown path.
+    The argument `skip` maps paths of datasets to skip lists. If it is None or empty, the result is
+    empty. Raise `UsageError` if `skip` is a single list or names an unknown path.
     """
     if skip is None or not len(skip):
         return {}
@@ -256,7 +261,7 @@ def _skips_of(
 
 
 def _spec(options: OrderOptions, split: Split) -> Any:
-    """Return the row spec for `options` and `split`, as `create_loader` takes it."""
+    """Return the row spec that `create_loader` would use for `options` and `split`."""
     from dataprep.runtime.specs import named_spec, row_kind
 
     given = {
@@ -269,7 +274,10 @@ def _spec(options: OrderOptions, split: Split) -> Any:
 
 
 def _served(options: OrderOptions, split: str) -> dict[str, Any]:
-    """Return the arguments for batches and ranks, with the defaults of `create_loader`."""
+    """Return the arguments of `serve` for batches and ranks.
+
+    Options that are None get the defaults of `create_loader` for the split named `split`.
+    """
     end = "drop" if split == "train" else "pad" if options.dp_size > 1 else "partial"
     return {
         "batch_size": options.batch_size, "epoch": options.epoch or 0, "end": options.end or end,
@@ -291,7 +299,8 @@ def _order(state: State) -> State:
 def _as_in(state: State, options: OrderOptions, names: Sequence[str]) -> OrderOptions:
     """Return `options` in which each None is replaced by the value in `state`.
 
-    Raise `IncompatibleError` if `options.rows` differs from the rows in `state`.
+    Raise `IncompatibleError` if `options.rows` differs from the form of the rows in `state`, and
+    the error for a damaged state if the skip list in `state` is invalid.
     """
     order = _order(state)
     kind = order.get("rows") if order.get("kind") == "mixture" else order.get("kind")
@@ -343,7 +352,7 @@ def _number(value: Any) -> int | None:
 def _skips(state: State, names: Sequence[str]) -> Skips | dict[str, Skips]:
     """Return the skip list in `state`, or, for a mixture, the skip lists by name of dataset.
 
-    Raise the error for a damaged state if they are invalid.
+    Raise the error for a damaged state if a skip list is invalid, or if their number is wrong.
     """
     from dataprep.runtime.loader.state_errors import damaged
     from dataprep.runtime.order.skips import Skips
@@ -374,9 +383,9 @@ def is_mixture(datasets: Sequence[Dataset], options: OrderOptions, state: State 
 def require_datasets(
     state: State, datasets: Sequence[Dataset], names: Sequence[str], options: OrderOptions
 ) -> None:
-    """Raise the error of a loader if `state` was saved with other datasets.
+    """Raise the error of `load_state_dict` if `state` was saved with different datasets.
 
-    The error calls the datasets `names`.
+    The error calls the datasets by their `names`.
     """
     from dataprep.runtime.loader import order_match
 
@@ -391,7 +400,7 @@ def require_datasets(
 def split_in(state: State, dataset: Dataset) -> str | None:
     """Return the name of the split for which `state` was saved, or None if it names no split.
 
-    If the content of that split is in `dataset` only under another name, return the other name.
+    If `dataset` has the content of that split only under a different name, return this name.
     """
     from dataprep.runtime.loader.order_match import contents_of
 
