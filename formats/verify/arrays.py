@@ -1,16 +1,16 @@
 """Checks of a dataset of embeddings or pairs.
 
-First each file is read once and checked by itself: header, numbers, splits, rejects. This may
-happen in several threads. Then pairs of arrays are compared, and the arrays are read again, a block
-of rows at a time. Two arrays are compared only if neither has a finding, so that damage in one
-array is not reported for the other.
+First each file is read once and checked by itself: header, numbers, splits, rejects. Several
+threads may share this work. Then the arrays that must fit each other are read again and compared, a
+block of rows at a time. Two arrays are compared only if neither has a finding, so that damage in
+one array is not reported for the other.
 
-No negative of a pair may be a known positive, that is, a source paired with the same question.
-Known positives are sorted in memory, at most `_IN_MEMORY` at a time, so that memory does not grow
-with the dataset. A larger dataset is read once for each of these parts. Pairs converted from
-another layout (`pairs.foreign`) keep their original negatives, which may repeat and may be other
-positives of the question. For these pairs, a negative is a finding only if it is the source of the
-pair itself.
+No negative of a pair may be a known positive, that is, a source paired with the same question. The
+known positives are sorted in memory. If there are more than `_IN_MEMORY`, the questions are divided
+into ranges, and the arrays are read once for each range, so that memory does not grow with the
+dataset. Pairs converted from another layout (marked by `pairs.foreign` in config.json) keep their
+original negatives, which may repeat and may be other positives of the question. For these pairs, a
+negative is a finding only if it is the source of the pair itself.
 """
 
 from __future__ import annotations
@@ -122,10 +122,10 @@ def _check_shard(
 
 
 def _check_offsets(run: Verification, entry: ArrayEntry, total: int) -> None:
-    """Check the offsets into the keywords of all pairs, which continue from shard to shard.
+    """Check the shards of `entry`, which hold one list of offsets into the keywords of all pairs.
 
-    After a damaged shard, the first offset of the next shard is not compared with the last offset
-    of the damaged one.
+    The argument `total` is the number of keywords of all pairs. After a damaged shard, the first
+    offset of the next shard is not compared with the last offset of the damaged shard.
     """
     rule = OffsetRule(code="E_OFFSETS", total=total, part="pair", items="rows of pair_keyword_ids")
     first = before = 0
@@ -144,14 +144,14 @@ def _check_offsets(run: Verification, entry: ArrayEntry, total: int) -> None:
 
 
 def _rules(manifest: ArrayManifest, name: str) -> Iterator[Rule]:
-    """Yield the rules for every number of the array `name`."""
+    """Yield the rules that the numbers in the array `name` must obey."""
     if name == PROVENANCE:
         yield from_inputs(positions_of(manifest.inputs))
     yield from array_rules(manifest, name)
 
 
 def _cross_checks(run: Verification, manifest: ArrayManifest) -> Iterator[Task]:
-    """Yield the tasks that compare two arrays, if both have no findings."""
+    """Yield a task for each comparison of two arrays, if neither array has a finding."""
 
     def sound(*names: str) -> bool:
         files = (shard.file for name in names for shard in manifest.arrays[name].shards)
@@ -165,9 +165,10 @@ def _cross_checks(run: Verification, manifest: ArrayManifest) -> Iterator[Task]:
 
 
 def _check_scaled(run: Verification, manifest: ArrayManifest, name: str, scale: str) -> None:
-    """Check that the int8 rows of the array `name` have length 1 when multiplied by `scale`.
+    """Check that the int8 rows of the array `name`, multiplied by their scales, have L2 norm 1.
 
-    The argument `scale` is the name of the array of scales. Only the first wrong row is reported.
+    The argument `scale` is the name of the array that holds one scale for each row. Only the first
+    wrong row is reported.
     """
     numbers, scales = _open_rows(run, manifest, name, scale)
     width = prod(numbers.row_shape)
@@ -217,7 +218,7 @@ class _Negatives:
                 return
 
     def check_own(self) -> None:
-        """Add a finding about the first negative that is its own pair's source."""
+        """Add a finding about the first negative that is the source of its own pair, if any."""
         for start, stop in _blocks(self.run, self.sizes.pairs, 8 * self.sizes.negatives):
             pairs, chosen = self.index.read(start, stop), self.negatives.read(start, stop)
             hits = np.flatnonzero(chosen == pairs[:, 1:])
@@ -227,9 +228,10 @@ class _Negatives:
                 return
 
     def _ranges(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of questions that have at most `_IN_MEMORY` pairs together.
+        """Yield (first, stop) of ranges of questions, each with at most `_IN_MEMORY` pairs.
 
-        A range of a single bin of questions may have more.
+        The ranges consist of bins of equally many questions. A range of a single bin may have more
+        pairs.
         """
         if self.sizes.pairs <= _IN_MEMORY:
             yield 0, self.sizes.questions
@@ -248,7 +250,10 @@ class _Negatives:
         yield low, self.sizes.questions
 
     def _known_pairs(self, low: int, high: int) -> Ids:
-        """Return the pairs of the questions `low` to `high`, each encoded as an int64, sorted."""
+        """Return the pairs of the questions from `low` to `high` - 1 as sorted keys: int64 [pairs].
+
+        The key of a pair is its question times the number of sources, plus its source.
+        """
         found = []
         for start, stop in _blocks(self.run, self.sizes.pairs, _PAIR):
             pairs = self.index.read(start, stop)
@@ -259,9 +264,10 @@ class _Negatives:
         return known
 
     def _search(self, low: int, high: int, known: Ids) -> bool:
-        """Return whether a negative of the questions `low` to `high` is in `known`.
+        """Return whether a negative of the questions from `low` to `high` - 1 is a known positive.
 
-        A finding about the first such negative is added.
+        The array `known` holds the pairs of these questions (see `_known_pairs`). A finding about
+        the first such negative is added.
         """
         count = self.sizes.negatives
         for start, stop in _blocks(self.run, self.sizes.pairs, 8 * count):
@@ -295,8 +301,8 @@ def _open_rows(run: Verification, manifest: ArrayManifest, *names: str) -> list[
 def _blocks(run: Verification, rows: int, width: int) -> Iterator[tuple[int, int]]:
     """Yield (start, stop) of consecutive blocks of rows of `width` bytes.
 
-    A block has a MiB or less, but at least one row. Raise `VerificationStopped` after an
-    interruption.
+    A block has at most a MiB, or a single row if a row is larger. Raise `VerificationStopped` after
+    an interruption.
     """
     step = max(1, BLOCK_BYTES // max(1, width))
     for start in range(0, rows, step):
@@ -305,7 +311,7 @@ def _blocks(run: Verification, rows: int, width: int) -> Iterator[tuple[int, int
 
 
 def _finding_at(array: NamedArray, row: int, at: int, code: str, problem: str) -> Finding:
-    """Return a finding about number `at` of row `row`, with the shard and bytes that hold it."""
+    """Return a finding about the number at index `at` of row `row`, with its shard and bytes."""
     entry, item, base = array.entry, array.dtype.itemsize, array.stream.base
     number = row * prod(entry.row) + at
     shard = int(np.searchsorted(base, number, "right")) - 1

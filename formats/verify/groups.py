@@ -1,7 +1,8 @@
 """Checks of the records of preferences: their documents, scores and ids.
 
-Groups and scores are read once, side by side, a MiB of each at a time. Afterwards both are read
-again, to compare record ids with groups.
+The file of groups holds the index of the first document of each record. Groups and scores are read
+once, side by side, a MiB of each at a time. Afterwards both the groups and the record ids are read
+once more and compared.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def check_groups(run: Verification, shard: ShardEntry, form: str) -> None:
 
 
 class _RecordOffsets(OffsetCursor):
-    """Cursor over the group file of a shard, which holds the first document of each record."""
+    """Cursor over the group file of a shard, the indices of the first documents of records."""
 
     def __init__(self, reader: Reader, run: Verification, shard: ShardEntry, form: str) -> None:
         self._pending = np.empty(0, np.int64)
@@ -61,13 +62,13 @@ class _RecordOffsets(OffsetCursor):
         super().__init__(run, reader, rule, shard.records or 0)
 
     def take(self, offsets: Numbers, sizes: Numbers) -> None:
-        """Queue the number of the first document of each record, for `until`."""
+        """Queue the index of the first document of each record, for `until`."""
         self._pending = np.concatenate([self._pending, offsets[:-1]])
 
     def until(self, stop: int) -> Numbers:
-        """Return the queued first documents below `stop`, and remove them from the queue.
+        """Return the queued indices below `stop`, and remove them from the queue.
 
-        Read more offsets of the file until they reach `stop`.
+        Before that, read offsets of the file until they reach `stop` or the file ends.
         """
         while (not len(self._pending) or self._pending[-1] < stop) and self.advance():
             pass
@@ -81,8 +82,8 @@ def _check_scores(
 ) -> None:
     """Raise `Refused` about the first score that `form` does not allow.
 
-    In the form ``groups``, also raise it if only some documents of a record have a score. This
-    needs the first documents of records, which `starts` reads.
+    In the form ``groups``, also raise `Refused` if only some documents of a record have a score.
+    The cursor `starts` says where records begin. If it is None, this is not checked.
     """
     header = reader.expect_array("<f4", (shard.documents,))
     given = np.zeros(0, np.bool_)  # True if the document before the chunk has a score

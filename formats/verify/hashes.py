@@ -27,7 +27,7 @@ _WORD = 4  # bytes of a CRC-32
 
 
 class BlockSum:
-    """Comparison of the CRC-32 of each MiB of a file of `size` bytes with a table, in one sum.
+    """Fast check of a file of `size` bytes against a table with the CRC-32 of each MiB.
 
     CRC-32 is linear: the CRC (started at 0) of an exclusive or is the exclusive or of the CRCs, and
     a block followed by `4 * n` zeros has its own CRC times x**(32 * n). So all whole blocks are
@@ -89,9 +89,10 @@ def _crc_of_zeros() -> int:
 
 
 class Hashes:
-    """Hashes of the file that `entry` describes, compared with the manifest.
+    """SHA-256 and block checksums of a file, which are compared with the expected values.
 
-    The array `table` has the expected CRC-32 of each MiB. It is None if they are unknown.
+    `entry` is the entry of the file in the manifest, which holds the expected SHA-256. `table` is
+    the expected CRC-32 of each MiB of the file, or None if these checksums are unknown.
     """
 
     def __init__(self, entry: FileEntry, table: Crcs | None) -> None:
@@ -107,10 +108,10 @@ class Hashes:
             self._blocks.update(data)
 
     def findings(self, read_again: Callable[[], FileHash]) -> Iterator[Finding]:
-        """Yield the findings about a file that was read to its end.
+        """Yield the findings about the file, after all its bytes have been passed to `update`.
 
-        The function `read_again` reads the file once more and hashes it block by block. It is
-        called only if a hash differs.
+        To locate damage, the function `read_again` reads the file once more and hashes it block by
+        block. It is called only if a hash differs and `table` is not None.
         """
         digest = self._sha.hexdigest()
         sound = digest == self._entry.sha256

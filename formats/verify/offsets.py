@@ -1,8 +1,8 @@
-"""The rule for offsets: of documents, of records of preferences, and of the keywords of pairs.
+"""Rule for offsets, which divide a list of items into parts.
 
-Offsets begin at 0, never decrease, and end at the number of items. Part `i` (a document, a record,
-a pair) has the items (tokens, documents, keywords) from ``offsets[i]`` to ``offsets[i + 1]``. The
-number of items in a part may have limits.
+The parts are documents (their items are tokens), records of preferences (items: documents) or pairs
+(items: keywords). Offsets begin at 0, never decrease, and end at the number of items. Part `i` has
+the items from ``offsets[i]`` to ``offsets[i + 1]``. The number of items in a part may have limits.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ def checked_offsets(
 ) -> Iterator[Offsets]:  # fmt: skip
     """Yield the `rows` offsets in a .npy file in chunks, checked against `rule`.
 
-    Each chunk but the first begins with the last offset of the chunk before it. A file that
-    continues a list begins at offset number `first`, after the offset `before`. The argument `ends`
-    is true for the last file of a list. Raise `Refused` about the first wrong offset.
+    Each chunk but the first begins with the last offset of the chunk before it. If the file
+    continues the list of an earlier file, `first` is the index of its first offset in the list, and
+    `before` is the offset before that. If `ends` is true, the file is the last of its list, and its
+    last offset must be the number of items. Raise `Refused` about the first wrong offset.
     """
     header = reader.expect_array(dtype, (rows,))
     at, last = first, np.array([before] if first else [], np.int64)
@@ -82,8 +83,8 @@ def checked_offsets(
 class OffsetCursor:
     """Cursor over the offsets of a shard, which checks them while another file is read.
 
-    The CRC-32 for the content id is that of the sizes of the parts, not of the offsets. The
-    attribute `sound` becomes False at the first wrong offset, which is added to the findings.
+    For the content id, it computes the CRC-32 of the sizes of the parts, not of the offsets. At the
+    first wrong offset it adds a finding and sets the attribute `sound` to False.
     """
 
     def __init__(self, run: Verification, reader: Reader, rule: OffsetRule, parts: int) -> None:
@@ -108,5 +109,8 @@ class OffsetCursor:
         return True
 
     def take(self, offsets: Offsets, sizes: Offsets) -> None:
-        """Process a valid chunk of offsets, and the sizes of its parts."""
+        """Process a valid chunk of `offsets`, and the `sizes` of the parts in it.
+
+        Subclasses define this method.
+        """
         raise NotImplementedError

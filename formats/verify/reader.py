@@ -1,9 +1,9 @@
 """State of one verification, its threads, and a reader that hashes files while they are checked.
 
-Every check of content gets its data from a `Reader`. So the level full is the level structure with
-hashes, and no intact file is read twice. Files are read and not memory-mapped, so that a read error
-or a file that shrinks raises an exception. Links, directories and pipes are refused without being
-followed or waited for. A reader uses two MiB of memory.
+Every check of content gets its data from a `Reader`, which hashes the data at the level full. So an
+intact file is not read again for its hashes. Files are read and not memory-mapped, so that a read
+error or a file that shrinks raises an exception. Links, directories and pipes are refused without
+being followed or waited for. A reader uses two MiB of memory.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class VerificationStopped(Exception):  # noqa: N818 (not an error: the caller wa
 class Verification:
     """State of one verification, shared by its checks in several threads.
 
-    The argument `files` has the file entries of the manifest, in the same order.
+    `files` are the entries of all files in the manifest, in its order, which is also the order of
+    crc32.npy. `hashing` is true if hashes are checked.
     """
 
     def __init__(
@@ -103,7 +104,8 @@ class Verification:
     def open(self, stack: contextlib.ExitStack, name: str) -> Reader | None:
         """Return a reader for the file `name` of the manifest, or None if the file has findings.
 
-        The reader is closed by `stack`. If the file cannot be opened, a finding is added.
+        The exit stack `stack` closes the reader. If the file cannot be opened, add a finding and
+        return None.
         """
         if not self.sound(name):
             return None
@@ -135,7 +137,7 @@ class Verification:
             ))  # fmt: skip
 
     def expected_crcs(self, entry: FileEntry) -> npt.NDArray[np.uint32] | None:
-        """Return the stored CRC-32 of each MiB of a file: uint32 [MiBs].
+        """Return the stored CRC-32 of each MiB of the file `entry`: uint32 [MiBs].
 
         Return None if the level needs no hashes, or if crc32.npy is damaged or has no entry for the
         file.
@@ -149,10 +151,11 @@ class Verification:
 
 
 class Reader:
-    """Reader that reads one file from beginning to end and hashes it.
+    """Context manager that reads one file from beginning to end and hashes it.
 
-    At the end of its ``with`` block it reads the rest of the file and checks the hashes. A
-    `Refused` or `DataprepError` raised in the block is not propagated but becomes a finding.
+    On entry it opens the file, and raises `IntegrityError` if the size is wrong. On exit, if hashes
+    are checked, it reads the rest of the file and adds a finding if a hash differs. A `Refused` or
+    `DataprepError` that is raised in the ``with`` block becomes a finding and goes no further.
     """
 
     def __init__(self, run: Verification, entry: FileEntry) -> None:
@@ -207,9 +210,10 @@ class Reader:
             self._run.findings.add_error(error, self.name)
 
     def _store_content(self, table: npt.NDArray[np.uint32] | None) -> None:
-        """Store the CRC-32 of the content of the file, which is `content_crc` if that is set.
+        """Store the CRC-32 of the content of the file, from which content ids are computed.
 
-        Otherwise it is computed from `table`, the CRC-32 of each MiB.
+        It is the attribute `content_crc` if a check has set it, or else is computed from `table`
+        (the CRC-32 of each MiB of the file). If both are None, store nothing.
         """
         if self.content_crc is None and table is not None:
             hashed = FileHash(size=self.size, sha256=self._entry.sha256, crc32=table)
@@ -218,9 +222,10 @@ class Reader:
             self._run.content_crcs[self.name] = self.content_crc
 
     def read(self, limit: int = BLOCK_BYTES) -> memoryview:
-        """Return the next `limit` bytes, or fewer at the end. They are valid until the next call.
+        """Return the next `limit` bytes, or fewer at the end of the file.
 
-        Raise `IntegrityError` if the file is shorter than the manifest says.
+        The bytes are valid until the next call. Raise `IntegrityError` if the file is shorter than
+        the manifest says.
         """
         view = memoryview(self._buffer)[: min(limit, self.size - self.at)]
         filled = 0
@@ -239,7 +244,10 @@ class Reader:
         return view
 
     def _read_again(self) -> FileHash:
-        """Hash the whole file again, with the CRC-32 of each MiB."""
+        """Read the whole file again and return its hashes, with the CRC-32 of each MiB.
+
+        Raise `IntegrityError` if the file is shorter than the manifest says.
+        """
         hasher, left, view = FileHasher(), self.size, memoryview(self._buffer)
         self._stream.seek(0)
         while left:
@@ -260,9 +268,10 @@ class Reader:
             raise
 
     def arrays(self, dtype: str, stop: int | None = None) -> Iterator[npt.NDArray[Any]]:
-        """Yield the numbers up to byte `stop` (None: the end) in arrays of up to a MiB.
+        """Yield the numbers before byte `stop` in arrays of at most a MiB.
 
-        Each array is valid until the next one is requested.
+        If `stop` is None, yield all numbers to the end of the file. Each array is valid until the
+        next one is requested.
         """
         stop = self.size if stop is None else stop
         while self.at < stop:
@@ -292,9 +301,10 @@ class Reader:
 
         Raise `Refused` if the file does not have the type `dtype` and this `shape`.
 
-        For each rule, a finding about the first number that breaks it is added, and the rule is not
-        checked any further. The generator ends early when no rule is left. The argument `what` is
-        the word for a row in findings, and `first` is the number of the first row of the file.
+        The first number that breaks a rule becomes a finding, and the rule is not used again. The
+        later rules are then not tried on this block, so that one number has one finding. When no
+        rule is left, the generator ends without yielding the block. The argument `what` is the word
+        for a row in findings, and `first` is the number of the first row of the file.
         """
         self.expect_array(dtype, shape)
         left, width = list(rules), prod(shape[1:])
@@ -320,7 +330,7 @@ class Reader:
         self, dtype: str, shape: tuple[int, ...], rules: Sequence[Rule], what: str = "row",
         first: int = 0,
     ) -> None:  # fmt: skip
-        """Check a .npy file against `rules`. The arguments are those of `checked`."""
+        """Check a .npy file against `rules`, as `checked` does with the same arguments."""
         for _ in self.checked(dtype, shape, rules, what, first):
             pass
 
@@ -350,7 +360,7 @@ class Reader:
         stop: int | None = None,
         row: int | None = None,
     ) -> Finding:
-        """Return a finding about bytes `start` to `stop` of this file."""
+        """Return a finding about bytes `start` to `stop` of this file, or about the whole file."""
         block = None if start is None else start // BLOCK_BYTES
         return Finding(
             code=code, file=self.name, problem=problem, start=start, stop=stop, block=block, row=row
@@ -361,7 +371,7 @@ class Reader:
 
 
 def _block_starts(files: Sequence[FileEntry]) -> tuple[dict[str, int], int]:
-    """Return by file the number of its first block in crc32.npy, and the number of all blocks."""
+    """Return the index of each file's first block in crc32.npy, and the number of all blocks."""
     starts, at = {}, 0
     for entry in files:
         if entry.name != CRC_NAME:
@@ -380,8 +390,8 @@ class VerifyPlan:
     """Checks of one dataset, made from its manifest.
 
     The folders in `folders` may exist without files. `counts` are the totals for the report. `read`
-    are the files whose content has rules. The function `check` checks these files and runs other
-    tasks at the same time.
+    are the names of the files whose content has rules. The function `check` checks these files, and
+    at the same time runs the tasks that it is given.
     """
 
     kind: str

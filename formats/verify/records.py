@@ -41,11 +41,11 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _SplitNumbers:
-    """Description of the numbers in the index of one split, and the words for them in findings.
+    """Numbers in the index of one split (record ids or rows), and the words for them in findings.
 
-    `files` are (name, count): one index file, or, with `by_shard`, an array for each shard. All
-    numbers are below `limit`. `distinct` is the number of different numbers, or None if no number
-    may repeat.
+    `files` lists (name, number of items) of the files that hold the numbers: one index file, or an
+    array for each shard if `by_shard` is true. All numbers are below `limit`. `distinct` is the
+    number of different numbers, or None if no number may repeat.
     """
 
     files: Sequence[tuple[str, int]]
@@ -84,8 +84,8 @@ def check_records(run: Verification, manifest: Manifest) -> None:
 def check_row_splits(run: Verification, manifest: ArrayManifest) -> None:
     """Check index files and rejects.jsonl of a dataset of arrays.
 
-    When the manifest was read, it was checked that the splits together have as many rows as the
-    arrays. So it is enough to check that no row is in two splits: then no row is missing.
+    The manifest is valid only if the splits together have as many rows as the arrays. So it is
+    enough to check that no row is in two splits, because then no row is missing.
     """
     indexes = [
         _SplitNumbers(
@@ -111,8 +111,8 @@ def _bits(
 ) -> Bits | None:
     """Return an empty set for the numbers below `count`, of which `removed` are in no file.
 
-    Return None if the files are too small for the other numbers. If the set would take more memory
-    than the files do, return None and add a note.
+    Return None if the files are too small to hold the numbers that are not removed. If the set
+    would take more memory than the files, add a note and return None.
     """
     names = {name for name in _files(indexes) if run.sound(name)}
     backed = sum(run.files[name].bytes // 8 for name in names)
@@ -142,7 +142,7 @@ def _check_indexes(
 ) -> Bits | None:
     """Check all index files and add their numbers to `bits`.
 
-    Return `bits`, or None if an index file is damaged.
+    Return `bits`, or None if damage in one file prevented adding the numbers of a later file.
     """
     for index in indexes:
         numbers = _NumberCheck(index)
@@ -173,7 +173,10 @@ def _check_index_file(
     numbers: _NumberCheck,
     bits: Bits | None,
 ) -> None:
-    """Check an index file: the bytes before the numbers, the numbers, and the bytes after them."""
+    """Check an index file: the bytes before the numbers, the numbers, and the bytes after them.
+
+    Raise `Refused` about the first problem.
+    """
     ((name, count),) = index.files
     try:
         begin = index_file.check_index(run.directory / name, count)
@@ -190,10 +193,10 @@ def _check_index_file(
 
 
 class _NumberCheck:
-    """Check of the numbers of a split, which must increase, also from file to file.
+    """Check of the numbers of a split, which must increase within a file and from file to file.
 
     Numbers may repeat if `index.distinct` is not None. The attribute `distinct` is the number of
-    different numbers read.
+    different numbers read so far.
     """
 
     def __init__(self, index: _SplitNumbers) -> None:
@@ -204,8 +207,8 @@ class _NumberCheck:
     def read(self, reader: Reader, begin: int, count: int, bits: Bits | None) -> int:
         """Check `count` numbers at byte `begin`, add them to `bits`, and return their CRC-32.
 
-        Raise `Refused` about the first wrong number, for example a number that is in `bits`
-        already.
+        Raise `Refused` about the first wrong number. A number that is in `bits` already is also
+        wrong. If `bits` is None, this is not checked.
         """
         index, crc = self._index, 0
         repeats = index.distinct is not None
@@ -311,7 +314,10 @@ def check_rejects(
 def _check_lines(
     reader: Reader, records: RecordCounts, inputs: Sequence[InputEntry], bits: Bits | None
 ) -> None:
-    """Check that each line is valid, that its record is in no split, and that the counts match."""
+    """Check that each line is valid, that its record is in no split, and that the counts match.
+
+    Raise `Refused` about the first problem.
+    """
     decoder = msgspec.json.Decoder(_Reject)
     reasons: Counter[str] = Counter()
     batch: list[int] = []

@@ -26,9 +26,9 @@ MAX_FINDINGS = 1000
 class Finding:
     """Difference between a dataset and its manifest.
 
-    `start` and `stop` are bytes of `file`, `block` is the number of the first damaged MiB, and
-    `row` is the row of the array or split. All four are None if they are unknown or have no
-    meaning. `exit_code` is the exit code of a command whose only finding this is.
+    `start` and `stop` are the range of bytes in `file`, `block` is the index of the first damaged
+    MiB, and `row` is the row of the array or split. All four are None if they are unknown or have
+    no meaning. `exit_code` is the exit code of a command whose only finding this is.
 
     >>> print(Finding(code="E_HASH", file="crc32.npy", problem="is damaged"))
     error[E_HASH] crc32.npy: is damaged. Restore this file, or build again with --overwrite.
@@ -90,7 +90,10 @@ class Findings:
                 self.dropped += 1
 
     def add_error(self, error: DataprepError | Refused, file: str) -> None:
-        """Add a finding for `error`. It is about `file` if the error does not say where."""
+        """Add a finding for `error`.
+
+        The finding is about `file` if the error does not say where the problem is.
+        """
         if isinstance(error, Refused):
             self.add(error.finding)
             return

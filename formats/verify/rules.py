@@ -1,10 +1,10 @@
 """Rules for the numbers in arrays, and the arrays to which each rule applies.
 
 A rule gets whole rows [k, width] and returns the first number that breaks it: the position of the
-number in the flattened block, and the end of a sentence that begins with the row. Rules are
-vectorised and pass over a valid block once or twice. The position is searched for only in an
-invalid block. `dataprep verify` applies the rules to whole files, and datasets of arrays apply them
-to the rows they return.
+number in the flattened block, and a text such as "is nan, must be finite", which a finding adds
+after the number of the row. Rules are vectorised and pass over a valid block once or twice. The
+position is searched for only in an invalid block. `dataprep verify` applies the rules to whole
+files, and datasets of arrays apply them to the rows they return.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _COSINE_SLACK = 0.001  # of a cosine in float32 or float16, rounded
 class Rule:
     """Rule for the numbers in a block of rows.
 
-    The function `find` returns the first number that breaks the rule, or None. Findings about such
-    numbers have the code `code`.
+    The function `find` returns (position in the block, problem) of the first number that breaks the
+    rule, or None. Findings about such numbers have the code `code`.
     """
 
     code: str
@@ -162,7 +162,7 @@ def distinct() -> Rule:
 
 
 def unit(dtype: str) -> Rule:
-    """Return the rule that rows have length 1, within the rounding of `dtype`."""
+    """Return the rule that rows have L2 norm 1, within the rounding of `dtype`."""
 
     def find(block: Array) -> Violation:
         rows = _reals(block, dtype)
@@ -172,7 +172,7 @@ def unit(dtype: str) -> Rule:
 
 
 def scaled_unit(scales: Array) -> Rule:
-    """Return the rule that int8 rows [k, width] times `scales` [k] have length 1.
+    """Return the rule that int8 rows [k, width] times `scales` [k] have L2 norm 1.
 
     Rounding to int8 moves each number by at most half a unit, and so a row by at most sqrt(width) /
     2 times its scale. This is the tolerance.

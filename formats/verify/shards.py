@@ -74,9 +74,10 @@ def positions_of(inputs: Sequence[InputEntry]) -> npt.NDArray[np.uint64]:
 
 
 def _end(entry: InputEntry) -> int:
-    """Return the first position after the end of an input, in the unit that its positions have.
+    """Return the first position after the end of an input, in bytes or rows as `entry.unit` says.
 
-    For a compressed input, return the largest possible position.
+    For a compressed input counted in bytes, return the largest possible position. Raise
+    `IncompatibleError` for an unknown unit.
     """
     check_known(entry.unit, UNITS, "inputs.unit")
     if entry.unit == "row":
@@ -86,9 +87,9 @@ def _end(entry: InputEntry) -> int:
 
 
 def check_shard(run: Verification, shard: ShardEntry, rules: TokenRules) -> int | None:
-    """Check the files of `shard`. Return the number of documents without tokens but BOS and EOS.
+    """Check the files of `shard`, and return the number of documents without text.
 
-    Return None if the offsets are damaged.
+    Such documents have no tokens besides BOS and EOS. Return None if the offsets are damaged.
     """
     offsets, misframed = None, []
     with contextlib.ExitStack() as stack:
@@ -154,9 +155,10 @@ class _DocumentOffsets(OffsetCursor):
 def _check_tokens(
     reader: Reader, rules: TokenRules, offsets: _DocumentOffsets | None, run: Verification
 ) -> list[Finding]:
-    """Check that all ids are below `vocab_size`, and that BOS and EOS are where they must be.
+    """Check that all ids are in the vocabulary, and that BOS and EOS are where they must be.
 
-    Return the findings about the first wrong BOS and EOS.
+    Add a finding about the first id that is too large. Return the findings about the first wrong
+    BOS and the first wrong EOS, which count only if the offsets are valid to the end.
     """
     width, first = np.dtype(rules.dtype).itemsize, 0
     found: dict[str, Finding] = {}

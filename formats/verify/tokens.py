@@ -76,7 +76,7 @@ def _check(manifest: Manifest, run: Verification, others: Sequence[Task]) -> Non
 
 
 def _served(shard: ShardEntry) -> dict[str, tuple[str, int]]:
-    """Return (role, count of numbers) by name, for each file that is part of the content id."""
+    """Return (role, count of numbers) for each file that the content id covers, by file name."""
     files = {
         shard.tokens: ("tokens", shard.length),
         shard.docs: ("lengths", shard.documents),
@@ -98,7 +98,7 @@ def _content_id(run: Verification, split: SplitEntry, dtype: str) -> str:
 def _check_count(
     run: Verification, field: str, stated: int, counts: Sequence[int | None], where: str
 ) -> None:
-    """Add a finding if `stated`, the `field` in config.json, is not the sum of `counts`.
+    """Add a finding if `stated` (the value of `field` in config.json) is not the sum of `counts`.
 
     Nothing is compared if one of the counts is None. The text `where` names the source of the
     counts.
