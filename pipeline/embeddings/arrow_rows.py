@@ -109,7 +109,7 @@ def table_rows(
 def _top_columns(fields: Sequence[str], table: Table) -> list[str]:
     """Return the names of the top-level columns that contain `fields`, sorted.
 
-    No other columns are read.
+    The caller reads only these columns of `table`.
     """
     names = table.schema.names
     return sorted({column_steps(field, names)[0] for field in fields})
@@ -176,7 +176,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def arrow_rows(batch: Any, columns: Sequence[Column], source: Source, first_row: int) -> InputRows:
-    """Return the rows of an Arrow record batch.
+    """Return the rows of an Arrow record batch, with the values of `columns`.
 
     The first row of `batch` is row `first_row` of `source`.
     """
@@ -192,7 +192,7 @@ def arrow_rows(batch: Any, columns: Sequence[Column], source: Source, first_row:
 
 
 def _without_extension(array: Any) -> Any:
-    """Return the storage of an extension array, and list views as lists.
+    """Return `array` without its extension type, and with list views converted to lists.
 
     Other arrays are returned unchanged.
     """
@@ -280,7 +280,10 @@ def _vectors(array: Any, column: Column) -> ColumnValues:
 def _rows_with_nulls(
     numbers: Any, starts: npt.NDArray[np.int64], width: int, problems: dict[int, Problem]
 ) -> list[int]:
-    """Return the numbers of the rows with a null in their list, except rows in `problems`."""
+    """Return the numbers of the rows with a null in their list, except rows in `problems`.
+
+    The list of row i is ``numbers[starts[i]:starts[i] + width]``.
+    """
     nulls = np.flatnonzero(numbers.is_null().to_numpy(zero_copy_only=False))
     before = np.searchsorted(nulls, starts)
     within = np.searchsorted(nulls, starts + width)

@@ -1,9 +1,9 @@
 """Assembly of a dataset of embeddings from finished units, in a scratch directory.
 
-Every array has the rows of all units, in order. The hash of its split key assigns each row to a
-split, which is stored as a list of row numbers. A large file of a unit becomes a shard by a hard
-link, and small files are joined. The memory needed is that of a block of rows. Splits of exact
-sizes need 16 bytes more for each row whose hash is near the end of a split.
+Every array contains the rows of all units, in order. Each row belongs to the split that the hash of
+its split key determines, and a split is stored as a list of row numbers. A large file of a unit
+becomes a shard by a hard link, and small files are joined. The memory needed is that of a block of
+rows. Splits of exact sizes need 16 bytes more for each row whose hash is near the end of a split.
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ class UnitRows:
     ) -> Iterator[HashedFile | tuple[int, Iterator[npt.NDArray[Any]]]]:
         """Yield the shards of the array `name`, for `ArrayWriter.parts`.
 
-        A large file is one shard, and small files that follow each other are joined into one shard.
-        The writer syncs a file to disk before it links the file. If that fails, the unit is
+        A large file of a unit is one shard, given as a `HashedFile`. Small files that follow each
+        other are joined into one shard, given as a number of rows and an iterator of blocks. The
+        writer syncs a large file to disk before it links the file. If that fails, the unit is
         removed, so that the next run processes it again.
         """
         small: list[EmbeddingResult] = []
@@ -140,7 +141,8 @@ def assemble(
 ) -> ArrayManifest:  # fmt: skip
     """Write the dataset durably into the empty directory `root` and return its manifest.
 
-    `options` are the options that config.json stores. `shares` has the size of each split by name.
+    `options` are the options that config.json stores. `shares` maps the name of each split to its
+    size. Raise `InputError` if no record can be used, or if a label column has too many labels.
     """
     payload = plan.payload
     fingerprints = {  # those of files were computed while the files were read
@@ -216,8 +218,8 @@ def _assigned(
 ) -> Callable[[], Iterator[tuple[int, npt.NDArray[np.intp]]]]:
     """Return a function that assigns every row to a split.
 
-    The function yields blocks: the number of the first row, and the number of the split of each
-    row. Each call of it reads all hashes again.
+    Each call of the function reads all hashes again. It yields blocks of rows, each as the number
+    of the first row and an array with the index of the split of each row.
     """
     if splitting.ends:
         ends = [int(end) for end in splitting.ends]
@@ -232,6 +234,7 @@ def _labels(writer: ArrayWriter, name: str, found: UnitRows) -> None:
     """Write the label column `name`.
 
     The labels of all units are numbered in sorted order, and each label is stored as its number.
+    Raise `InputError` if there are too many different labels.
     """
     categories = sorted({text for unit in found.results for text in unit.categories[name]})
     _check_categories(name, categories)

@@ -81,8 +81,9 @@ def stored_arrays(plan: EmbeddingPayload) -> dict[str, Stored]:
 class Converter:
     """Conversion of the rows of one unit to the stored types, with checks.
 
-    The attribute `labels` has, for each label column, the number of each text that has occurred.
-    The function `lap` is called at the end of each stage with the name of the stage.
+    The attribute `labels` maps the name of each label column to a dict from the texts that have
+    occurred to their numbers. The function `lap` is called at the end of each stage with the name
+    of the stage.
     """
 
     def __init__(
@@ -100,7 +101,9 @@ class Converter:
     def rows(self, rows: InputRows, source: int) -> tuple[BlockArrays, list[tuple[int, Problem]]]:
         """Return the stored arrays of the rows without problems, and the problem of each other row.
 
-        `source` is the number of the input, which is stored as provenance.
+        The arrays are returned by name. A problem is returned with the number of its row in the
+        block, in increasing order. `source` is the index of the input, which is stored as
+        provenance.
         """
         problems = dict(rows.problems)
         for column in self._plan.columns:
@@ -188,7 +191,8 @@ class Converter:
     ) -> Hashes:  # fmt: skip
         """Return the hash of the split key of each good row.
 
-        If there is no key column, the key is the encoded text, or else the first vector.
+        If there is no key column, the key is the text that is encoded, or the first vector if no
+        texts are encoded.
         """
         keyed = {column.kind: rows.columns[column.name].texts for column in self._plan.columns}
         texts = keyed.get("key") or keyed.get("text")
@@ -303,10 +307,10 @@ def unit(vectors: Array) -> Floats:
 def store(
     floats: Floats, dtype: str, column: Column
 ) -> tuple[Array, Array | None, dict[int, Problem]]:
-    """Return `floats` in the stored type, the scales of its rows, and the problems by row.
+    """Return `floats` as `dtype`, the scale of each row, and the problems by row.
 
     Only int8 has scales; for other types they are None. A row has a problem if one of its numbers
-    overflows the type, or if all become zeros in it.
+    overflows `dtype`, or if all its numbers become zero in it.
     """
     if dtype == "float32":
         return floats, None, {}

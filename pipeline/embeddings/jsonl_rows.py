@@ -94,7 +94,8 @@ class JsonlRows:
     def _by_line(self, block: Block, line: int) -> InputRows:
         """Return the rows of `block`, which may have blank or invalid lines.
 
-        A blank line has no row. An invalid line has a row with a problem and without values.
+        The block begins with line number `line` of the span. A blank line has no row. An invalid
+        line has a row with a problem and without values.
         """
         rows: list[Any] = []
         problems: dict[int, Problem] = {}
@@ -141,9 +142,9 @@ class JsonlRows:
         }
 
     def _explain(self, value: Any) -> BadLineError | None:
-        """Return the error of the first column whose field is missing or of another type.
+        """Return the error about the first column whose field is missing or has the wrong type.
 
-        Return None if all columns have values of the right types.
+        `value` is a decoded record. Return None if all columns have values of the right types.
         """
         for column in self._columns:
             try:
@@ -228,10 +229,11 @@ _VALUES: dict[str, Callable[[list[Any], Column], ColumnValues]] = {
 
 @dataclass(kw_only=True, slots=True)
 class _FirstLines:
-    """Beginning of a file: its first usable block, with some of its objects.
+    """Beginning of a JSONL file: the first block of lines in which a record can be read.
 
-    The block has `lines` lines and `size` bytes. The list `objects` has the objects in its first
-    lines.
+    `lines` is the number of non-blank lines in the block, and `size` is its number of decompressed
+    bytes. Both are 0 if there is no such block. `objects` contains the JSON objects in the first
+    lines of the block. Invalid lines are left out.
     """
 
     objects: list[dict[str, Any]]
@@ -254,9 +256,10 @@ def _first_lines(source: Source) -> _FirstLines:
 
 
 def json_fields(source: Source) -> dict[str, FieldType]:
-    """Return the types of the fields in the first lines of a file, by name.
+    """Return the types of the fields in the first lines of a JSONL file, by name.
 
-    A field in a nested object has the name OBJECT.FIELD.
+    A field in a nested object has the name OBJECT.FIELD. The result is empty if there are no
+    records.
     """
     found: dict[str, FieldType] = {}
     for one in _first_lines(source).objects:
@@ -297,6 +300,10 @@ def _type_of(value: Any) -> FieldType:
 
 
 def json_sizes(source: Source) -> tuple[int, int]:
-    """Return the number of lines and of decompressed bytes in the first usable block of a file."""
+    """Return the number of non-blank lines and of decompressed bytes in the first block of a file.
+
+    Blocks that are blank, or a single line over the size limit, are skipped. Return (0, 0) if there
+    is no other block.
+    """
     found = _first_lines(source)
     return found.lines, found.size

@@ -109,9 +109,9 @@ class EmbeddingKind(EmbeddingTasks, Kind[EmbeddingOptions, EmbeddingPrepared, Ar
 
 
 def _distinct_keys(rows: UnitRows) -> int:
-    """Return the number of distinct split keys.
+    """Return the number of distinct split keys, or some number above `FEW_KEYS` if there are more.
 
-    Counting stops above `FEW_KEYS`, so a larger result means "more than `FEW_KEYS`".
+    Counting stops when the number exceeds `FEW_KEYS`.
     """
     keys: set[int] = set()
     for hashes, _ in rows.hashes():
@@ -124,7 +124,8 @@ def _distinct_keys(rows: UnitRows) -> int:
 def _array_summary(manifest: ArrayManifest) -> dict[str, dict[str, Any]]:
     """Return a description of each array by name.
 
-    It has the dtype, the shape of a row, and the numbers of rows, bytes and categories.
+    A description contains the dtype, the shape of a row, and the numbers of rows, bytes and
+    categories.
     """
     sizes = {entry.name: entry.bytes for entry in manifest.files}
     return {

@@ -63,7 +63,8 @@ class EmbeddingOptions:
     """Options of ``dataprep build --kind embeddings``.
 
     All options except `out`, `format`, `on_error`, `max_rejects`, `excerpts`, `workers` and
-    `overwrite` enter the recipe id. Inputs enter it by their content, and an encoder by its probe.
+    `overwrite` enter the recipe id. Inputs enter it by their content, and an encoder by its vectors
+    of a few fixed texts.
 
     >>> EmbeddingOptions(input="vectors.npy", out="shards", columns={"query": "q"}).columns
     ('query=q',)

@@ -1,7 +1,7 @@
-"""Plan of a build of embeddings: the columns to read, and the units.
+"""Plan of a build of embeddings: the columns to read, and the units into which the inputs are cut.
 
-As in a build of tokens (see pipeline/plan/plan.py), the units depend on the inputs alone. Any
-process can process a unit if it has the plan and the number of the unit.
+As in a build of tokens (see pipeline/plan/plan.py), the units do not depend on the number of
+processes. Any process can process a unit if it has the plan and the number of the unit.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ PLAN = msgspec.json.Decoder(EmbeddingPlan)
 def _unit_limit(total: int, *, encoding: bool) -> int:
     """Return the size of a unit in bytes of input, for inputs of `total` bytes.
 
-    The size is a power of two.
+    The size is a power of two. Units are smaller if `encoding` is true, that is, if an encoder
+    makes the vectors from texts.
 
     >>> [_unit_limit(n << 20, encoding=False) >> 20 for n in (1, 256, 100_000, 10_000_000)]
     [8, 64, 512, 4096]
@@ -80,8 +81,9 @@ def make_embedding_units(
 ) -> tuple[Unit, ...]:
     """Return the units into which `sources` are cut, in order.
 
-    Small files that follow each other belong to the same unit. Raise `InputError` if the columns in
-    a file of arrays have different numbers of rows.
+    Small files that follow each other belong to the same unit. `config` and `split` select part of
+    a Hugging Face dataset. Raise `InputError` if the columns in a file of arrays have different
+    numbers of rows.
     """
     encoding = any(column.kind == "text" for column in columns)
     total = sum(source.size for source in sources)

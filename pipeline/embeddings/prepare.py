@@ -60,7 +60,10 @@ class EmbeddingSurvey(Survey):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingPrepared(Prepared):
-    """Build of embeddings that is ready to run. `shares` has the size of each split, by name."""
+    """Build of embeddings that is ready to run.
+
+    The attribute `shares` maps the name of each split to its size.
+    """
 
     options: EmbeddingOptions
     plan: EmbeddingPlan
@@ -70,7 +73,8 @@ class EmbeddingPrepared(Prepared):
 def survey(options: EmbeddingOptions) -> EmbeddingSurvey:
     """Return the inputs, the columns to read, and the units into which the inputs are cut.
 
-    Only the headers or the first records of the inputs are read.
+    Only the headers or the first records of the inputs are read. Raise `InputError` or `UsageError`
+    if a field is missing or has the wrong type.
     """
     sources = tuple(find_sources(options))
     _check_sources(options, sources)
@@ -87,8 +91,8 @@ def prepare(
 ) -> EmbeddingPrepared:
     """Load the encoder, if the options name it, and return the build that `options` describe.
 
-    If the `existing` dataset or an unfinished build used an encoder that makes the same vectors,
-    the stored probe of that encoder is used again.
+    An encoder is identified by its vectors of a few fixed texts (the probe). If the `existing`
+    dataset or an unfinished build stores a probe that matches the encoder, that probe is used.
     """
     sources, columns = survey.sources, survey.columns
     encoder, probe = _encoder(options, existing)
@@ -148,7 +152,7 @@ def _columns(options: EmbeddingOptions, sources: Sequence[Source]) -> tuple[Colu
     """Return the columns to read, with the types that they have in the first input with records.
 
     All inputs must have these columns, except JSONL files without records. Raise `InputError` or
-    `UsageError` if a field is missing or has another type.
+    `UsageError` if a field is missing or does not have the type of its column.
     """
     first, fields = _first_fields(options, sources)
     requested = parse_columns(options.columns)
@@ -227,7 +231,10 @@ def _column(
 
 
 def _check(column: Column, fields: Mapping[str, FieldType], source: Source) -> None:
-    """Raise `InputError` if the field of `column` is missing, or if its type does not fit."""
+    """Raise `InputError` if the field of `column` is missing, or if its type does not fit.
+
+    `fields` are the fields of the input `source`.
+    """
     argument = _ARGUMENT.get(column.kind, "--columns")
     found = _find(column.field, argument, fields, source)
     if found.kind not in _FITS[column.kind]:

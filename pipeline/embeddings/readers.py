@@ -1,4 +1,4 @@
-"""Fields and rows of an input of any format."""
+"""Reading of the fields and rows of an input, for all formats."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ def rows_in(
 ) -> int:
     """Return the number of rows in `source`, which is an estimate for JSONL and Arrow files.
 
-    Only the headers or the first records are read.
+    Only the headers or the first records are read. `config` and `split` select part of a Hugging
+    Face dataset.
     """
     if source.format in ARRAYS:
         return row_count(source, columns)
@@ -103,7 +104,11 @@ def rows_in(
 
 
 def planned_rows(sources: Sequence[Source], spans: Sequence[Span]) -> int:
-    """Return the number of records in `spans`, or 0 if it is not known before they are read."""
+    """Return the number of records in `spans`, or 0 if it is not known before they are read.
+
+    The number is not known if a span is in a file without row counts (such as JSONL), and it is not
+    determined for more than `_FEW` spans.
+    """
     counts = [_span_rows(sources[span.source], span) for span in spans[:_FEW]]
     return 0 if None in counts or len(spans) > _FEW else sum(filter(None, counts))
 
@@ -117,10 +122,10 @@ def _span_rows(source: Source, span: Span) -> int | None:
 
 
 class RowReader:
-    """Reader of the rows of one span.
+    """Reader of the rows of one span, which is a part of an input.
 
-    After the last row, `chunk_digests` has the digests of the chunks of the file that are assigned
-    to the span.
+    After the last row, the attribute `chunk_digests` lists the digests of the chunks of the file
+    that are assigned to the span. The list is empty for Hugging Face datasets.
     """
 
     def __init__(
@@ -150,8 +155,8 @@ class RowReader:
     def _digests(self) -> list[str]:
         """Return the digests of the chunks of the file that are assigned to the span.
 
-        Every chunk is assigned to one span of the file. The span has just been read, so its bytes
-        are probably in the page cache.
+        Every chunk is assigned to exactly one span of the file. The chunks are read again, but
+        their bytes are probably in the page cache, because the span has just been read.
         """
         source, span = self._source, self._span
         total = self._parts()

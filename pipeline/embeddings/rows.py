@@ -60,8 +60,9 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 class FieldType(NamedTuple):
     """Type of a field of an input.
 
-    `kind` is None for a type that cannot be used. `width` is the width of vectors, and 0 if rows
-    may differ in width. `shown` describes the type in messages.
+    `kind` is None for a type that cannot be used. `width` is the number of numbers in a vector. It
+    is 0 for a vector whose width is unknown or varies, and for a type that is no vector. `shown`
+    describes the type in messages.
     """
 
     kind: ColumnKind | None
@@ -70,7 +71,7 @@ class FieldType(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Reason why a row cannot be used: a key for rejects.jsonl, and a message."""
+    """Reason why a row cannot be used: a short key for rejects.jsonl, and a message."""
 
     reason: str
     detail: str
@@ -82,7 +83,8 @@ class ColumnValues:
 
     Texts and keys are in `texts`. All other values are in `array`, [n, width] or [n]. If there are
     `categories`, the numbers in `array` are indices into them. If `bfloat16` is true, the numbers
-    are the bits of bfloat16 as uint16. `problems` are by row number in the block.
+    are the bits of bfloat16 as uint16. `problems` maps the number of a bad row in the block to its
+    problem.
     """
 
     array: Array = field(default_factory=lambda: np.empty(0))
@@ -118,7 +120,7 @@ class InputRows:
 
     @property
     def read(self) -> int:
-        """Number of records: `count`, under the name that all blocks of records have in common."""
+        """Number of records, equal to `count`. All types of blocks have this property."""
         return self.count
 
 
@@ -157,5 +159,5 @@ def wrong_width(column: Column, found: int) -> Problem:
 
 
 def too_large(column: Column, found: int) -> Problem:
-    """Return the problem of an integer that int64 cannot hold."""
+    """Return the problem of the integer `found`, which int64 cannot hold."""
     return Problem("overflow", f"the field {column.field!r} is {found}: integers end at 2**63 - 1")

@@ -45,9 +45,10 @@ __all__ = ["EmbeddingResult", "EmbeddingTask", "EmbeddingTasks", "piece_name"]
 class EmbeddingResult(UnitResult, frozen=True, kw_only=True):
     """Result of a unit of embeddings.
 
-    The unit has `files` by name, with `rows` rows each. Every file begins with the header of a .npy
-    file of `planned` rows. If `rows` equals `planned`, it is a valid .npy file, and may become a
-    shard. `categories` has the texts of each label column, in the order of their codes.
+    `files` maps the name of each file of the unit to its size and hashes. Every file contains the
+    header of a .npy file with `planned` rows, and then `rows` rows. If `rows` equals `planned`, it
+    is a valid .npy file, and may become a shard. `categories` maps the name of each label column to
+    its texts, in the order of their codes.
     """
 
     rows: int
@@ -195,9 +196,10 @@ class _UnitRun:
     def _refuse(
         self, rows: InputRows, problems: Sequence[tuple[int, Problem]], span: Span, first: int
     ) -> None:
-        """Write the rejected rows to the rejects file.
+        """Write a line for each row with a problem to the rejects file.
 
-        Raise an error about the first rejected row if the option `on_error` is ``error``.
+        Raise `BadRecordError` for the first such row if the option `on_error` is ``error``. The
+        first record of the block `rows` is record `first` of the span.
         """
         lines = [self._reject(rows, row, problem, span, first) for row, problem in problems]
         if lines:
