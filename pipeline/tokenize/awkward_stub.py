@@ -3,9 +3,10 @@
 gigatoken returns its ids as an awkward Array, which a build takes apart at once. Importing awkward
 takes a quarter of a second in every worker. Making and checking the Array of each batch takes a
 fifth of the time of encoding. No user code runs in a worker process, so a worker can use this
-module in place of awkward. It replaces the one function that gigatoken calls by a function that
-returns its arguments. The replacement is not installed in the user's process, nor where awkward is
-loaded already. The engine checks that the replacement gives the same ids, and removes it if not.
+module in place of awkward. The only function of awkward that gigatoken calls is replaced by a
+function that returns its arguments. The replacement is not installed in the user's process, nor in
+a process that has loaded awkward already. The engine checks that the replacement gives the same
+ids, and removes it if not.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _StandIn(ModuleType):
 
     @staticmethod
     def unflatten(items: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> Ragged:
-        """Return the two arrays, which `awkward.unflatten` would combine into an Array."""
+        """Return the arguments, which `awkward.unflatten` would combine into an Array."""
         return Ragged(items, counts)
 
 

@@ -1,11 +1,12 @@
 """The two tokenizer engines, and the choice between them.
 
-gigatoken is 50 to 100 times faster than Hugging Face `tokenizers` and covers BPE. `tokenizers` is
-the reference and covers everything. gigatoken is used only if it loads the tokenizer and gives the
-same ids as the reference for a sample of the input and for the probe strings. Otherwise the
-reference is used, and the reason is stored in the manifest. A text with a character that the two
-may treat differently (see `suspects`) is always encoded by the reference. Both engines run on one
-core: a build uses several processes, and uses threads only if fewer units than cores remain.
+gigatoken is 50 to 100 times faster than Hugging Face `tokenizers`, but covers only BPE.
+`tokenizers` is the reference and covers everything. gigatoken is used only if it loads the
+tokenizer and gives the same ids as the reference for a sample of the input and for the probe
+strings (see `probes`). Otherwise the reference is used, and the reason is stored in the manifest.
+Even with gigatoken, a text with a character that the two may treat differently (see `suspects`) is
+encoded by the reference. Both engines run on one core: a build uses several processes, and uses
+threads only if fewer units (parts of the input) than cores remain.
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
 
 @contextlib.contextmanager
 def naming(tokenizer: str | None) -> Iterator[None]:
-    """Replace ``--tokenizer`` by the name of the tokenizer in errors raised within the block."""
+    """Replace ``--tokenizer`` by the tokenizer's name in each `InputError` of the block.
+
+    If `tokenizer` is None, the name is that of the built-in tokenizer.
+    """
     try:
         yield
     except InputError as error:
@@ -86,13 +90,16 @@ class Encoder(Protocol):
     batch_bytes: int
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
-        """Return the ids of all texts, concatenated, and the offsets of the texts in them.
+        """Return the concatenated ids of all texts, and the offset at which each text's ids begin.
 
-        The ids are uint32, and the offsets are int64 [texts + 1].
+        The ids are uint32. The offsets are int64 [texts + 1]: the last one is the number of ids.
         """
 
     def spread(self, threads: int) -> None:
-        """Encode with up to `threads` threads from now on, if that makes the engine faster."""
+        """Allow the engine to encode with up to `threads` threads from now on.
+
+        An engine ignores this if threads would not make it faster.
+        """
 
 
 class _Gigatoken:
@@ -113,14 +120,14 @@ class _Gigatoken:
         return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
 
     def spread(self, threads: int) -> None:
-        """Do nothing: one thread encodes a unit in less time than threads take to start."""
+        """Do nothing: one thread encodes a unit of work in less time than threads take to start."""
 
 
 class _GigatokenBatches(_Gigatoken):
     """The engine gigatoken with batches, two to three times as fast if documents are short.
 
     It may be used only in processes that do nothing but encode (see `awkward_stub`). Workers check
-    its ids with the probes.
+    that it gives the expected ids for the probe strings (see `probes`).
     """
 
     batch_bytes = 1 << 20  # a batch in the processor's caches is encoded up to 40 % faster
@@ -163,9 +170,10 @@ def _offsets(counts: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.in
 
 
 class _GigatokenOrReference:
-    """Engine that uses the reference for texts with suspect characters, else gigatoken.
+    """Engine that uses the reference for texts with suspect characters, and gigatoken for the rest.
 
-    For suspect characters see `suspects`. The reference is loaded when the first such text occurs.
+    Suspect characters are explained in `suspects`. The reference is loaded when the first text with
+    such a character occurs.
     """
 
     def __init__(self, engine_json: bytes, *, alone: bool) -> None:
@@ -209,10 +217,10 @@ class _Head(msgspec.Struct):
 
 
 def _head(engine_json: bytes) -> _Head:
-    """Return the parts of a tokenizer.json that the engines may interpret differently.
+    """Return the parts of `engine_json` that the engines may interpret differently.
 
-    Raise `ValueError` if gigatoken misreads a split pattern. In the patterns of `tokenizers`,
-    ``x{1,3}+`` repeats ``x{1,3}``. In gigatoken it does not.
+    The argument is a tokenizer.json. Raise `ValueError` if gigatoken misreads a split pattern: in a
+    pattern of `tokenizers`, ``x{1,3}+`` repeats ``x{1,3}``, but in gigatoken it does not.
     """
     head = msgspec.json.decode(engine_json, type=_Head)
     if misread := _MISREAD.search(bytes(head.pre_tokenizer)):
@@ -221,13 +229,12 @@ def _head(engine_json: bytes) -> _Head:
 
 
 def _suspects_for(head: _Head) -> Suspects:
-    """Return the characters that the engines may treat differently with a tokenizer.
+    """Return the characters that the engines may treat differently with the tokenizer of `head`.
 
     gigatoken looks for added tokens before it normalizes text, but `tokenizers` looks for those
     marked `normalized` afterwards. If the tokenizer has such tokens and normalizes text by NFC, all
-    characters that NFC may change are suspects. A `Precompiled` normalizer depends on further
-    tables. With library versions that were not compared, all characters beyond ASCII are then
-    suspects.
+    characters that NFC may change are suspects. A `Precompiled` normalizer uses more tables. If it
+    is used with library versions that were not compared, all characters beyond ASCII are suspects.
     """
     compared = _are_installed(COMPARED)
     if not compared and b'"Precompiled"' in bytes(head.normalizer):
@@ -243,17 +250,17 @@ class EarlyEngine(Protocol):
     """Interface of gigatoken in another process, which can load while this process continues."""
 
     def load(self, engine_json: bytes) -> None:
-        """Start to load the tokenizer in the other process, and return at once."""
+        """Start to load the tokenizer `engine_json` in the other process, and return at once."""
 
     def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
-        """Return the ids of `texts` and their offsets, or a sentence about why gigatoken fails.
+        """Return the ids of `texts` and their offsets, or a sentence that says why gigatoken fails.
 
         Return None if there is no other process.
         """
 
 
 class PreEncoded:
-    """Encoder that knows only `texts`, which were encoded in another process."""
+    """Encoder that knows only `texts`, and the ids that another process gave them."""
 
     batch_bytes = 1 << 20
 
@@ -261,7 +268,7 @@ class PreEncoded:
         self._ids = {text: _of(encoded, number) for number, text in enumerate(texts)}
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
-        """Return the ids of `texts`; raise `KeyError` for a text that was not encoded before."""
+        """Return the ids of `texts`. Raise `KeyError` for a text that was not encoded before."""
         parts = [self._ids[text] for text in texts]
         return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
 
@@ -297,7 +304,7 @@ class _LoadedTokenizers:
 
 
 class _Tokenizers(_LoadedTokenizers):
-    """The engine tokenizers, which loads a tokenizer.json made for encoding."""
+    """The engine tokenizers, made from a tokenizer.json that is prepared for encoding."""
 
     def __init__(self, engine_json: bytes) -> None:
         super().__init__(load_reference(engine_json))
@@ -307,7 +314,8 @@ class _Tokenizers(_LoadedTokenizers):
 class EngineChoice:
     """The chosen engine and the reason for the choice.
 
-    The field `encoder` may be a `PreEncoded`, which can encode only texts that were given to it.
+    The field `encoder` may be a `PreEncoded`, which knows only the texts that another process
+    encoded.
     """
 
     name: str
@@ -322,7 +330,7 @@ class EngineChoice:
 
 
 def make_encoder(name: str, engine_json: bytes, *, alone: bool = False) -> Encoder:
-    """Return the engine `name`, which loads `engine_json`, a tokenizer.json made for encoding.
+    """Return the engine `name`, which loads `engine_json`, a tokenizer.json prepared for encoding.
 
     If `alone` is True, this process must do nothing but encode (see `awkward_stub`).
     """
@@ -340,14 +348,18 @@ def choose_engine(
     early: EarlyEngine | None = None,
     problem: str | None = None,
 ) -> EngineChoice:
-    """Return the engine to use, after comparing both engines on the texts of `sample`.
+    """Return gigatoken if it gives the same ids as the reference for `sample`, else the reference.
 
-    If `early` is given, the caller has to make the comparison. It calls the function `doubt` of the
-    result. If that returns a problem, the caller calls `choose_engine` again with this `problem`.
-    The encoder in the first result may be used only for the texts of `sample` and `others`.
+    The argument `wanted` is the value of ``--engine``. If it is `TOKENIZERS`, return the reference
+    without a comparison. gigatoken must also encode `others` without an error.
 
-    Raise `InputError` if neither engine loads the tokenizer. Raise `IncompatibleError` if gigatoken
-    is `wanted` but cannot be used.
+    If `early` (gigatoken in another process) is given, the caller has to make the comparison. It
+    calls the function `doubt` of the result. If that returns a problem, the caller calls
+    `choose_engine` again with this `problem`, and gets the reference. The encoder in the first
+    result may be used only for the texts of `sample` and `others`.
+
+    Raise `InputError` if neither engine loads the tokenizer. Raise `IncompatibleError` if `wanted`
+    is `GIGATOKEN` but gigatoken cannot be used.
     """
     if wanted == TOKENIZERS:
         return EngineChoice(
@@ -391,8 +403,8 @@ def _compare(
 ) -> str | None:
     """Return why `fast` cannot be used, or None if it gives the reference's ids for `sample`.
 
-    The argument `loaded` is the user's own tokenizer or None. It is compared first. If it gives the
-    same ids, the tokenizer made for encoding need not be loaded, which saves time.
+    The argument `loaded` is the user's own tokenizer, or None. If it gives the same ids as `fast`,
+    the tokenizer prepared for encoding is not loaded, which saves time.
     """
     if loaded is not None:
         loaded.no_truncation()
@@ -403,7 +415,10 @@ def _compare(
 
 
 def load_reference(tokenizer_json: bytes, where: str = "--tokenizer") -> Tokenizer:
-    """Return a tokenizer of the reference library. Raise `InputError` about `where` if it fails."""
+    """Return a `tokenizers.Tokenizer` for `tokenizer_json`.
+
+    Raise `InputError` about `where` if the library cannot load it.
+    """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads and forks do not mix
     from tokenizers import Tokenizer
 
@@ -429,7 +444,10 @@ def _not_loaded(where: str, reason: str) -> InputError:
 
 
 def _not_encoded(tokenizer: Tokenizer, texts: Sequence[str], reason: str) -> InputError:
-    """Return the error about the first of `texts` that the library cannot encode."""
+    """Return the error about the first of `texts` that the library cannot encode.
+
+    The argument `reason` is the library's message.
+    """
     failing = next((text for text in texts if _fails(tokenizer, text)), "")
     return InputError(
         f"the tokenizers library fails on {failing[:_SHOWN]!r} ({reason})",
@@ -459,7 +477,7 @@ def load_gigatoken(engine_json: bytes, *, alone: bool = False) -> tuple[Encoder 
 
 
 def encode_or_problem(fast: Encoder, sample: Sequence[bytes]) -> Encoded | str:
-    """Return the ids and offsets of `sample`, or a sentence about why gigatoken fails on it."""
+    """Return the ids and offsets of `sample`, or a sentence that says why gigatoken fails on it."""
     try:
         return fast.encode(sample)
     except BaseException as error:
@@ -469,7 +487,7 @@ def encode_or_problem(fast: Encoder, sample: Sequence[bytes]) -> Encoded | str:
 
 
 def _encoder_from(early: EarlyEngine, texts: Sequence[bytes]) -> tuple[Encoder | None, str | None]:
-    """Return (encoder of `texts`, None), or (None, problem) if gigatoken fails on them.
+    """Return (encoder that knows `texts`, None), or (None, problem) if gigatoken fails on them.
 
     Return (None, None) if there is no other process.
     """

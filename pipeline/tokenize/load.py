@@ -1,9 +1,9 @@
 """Loading of tokenizers: from the value of ``--tokenizer`` to the bytes of a tokenizer.json.
 
 A tokenizer.json that the user names is not changed. No file is ever executed or unpickled. A file
-that cannot be used raises `InputError` with code E_TOKENIZER, and a failure of the network raises
-`StorageError`. The result is checked by loading it in `tokenizers`, which takes 0.1 to 1 s. Only
-hub repositories and ``tiktoken:NAME`` use the network.
+that cannot be used raises `InputError` with the code E_TOKENIZER, and a failure of the network
+raises `StorageError`. A tokenizer.json is checked by loading it in `tokenizers`, which takes 0.1 to
+1 s. Only hub repositories and ``tiktoken:NAME`` use the network.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class TokenizerSource:
 def resolve_tokenizer(spec: str | None, *, load: bool = True) -> TokenizerSource:
     """Return the tokenizer that `spec` names, or the built-in tokenizer if `spec` is None.
 
-    If `load` is True, the tokenizer is loaded once to check it. Otherwise the caller must call
-    `load_tokenizer`.
+    If `load` is True, the tokenizer is loaded once to check it. Otherwise the caller must make this
+    check with `load_tokenizer`.
 
     A `spec` is a path (tokenizer.json, .tiktoken, sentencepiece .model, or a folder with one of
     these files), ``tiktoken:NAME``, or ``OWNER/NAME`` on the Hugging Face hub. A path that exists
@@ -198,7 +198,7 @@ def _roles_beside(folder: Path) -> dict[str, str]:
 
 
 def _roles_in(data: bytes, where: str) -> dict[str, str]:
-    """Return the text of the special token for each role, such as ``eos_token``.
+    """Return the text of the special token for each role, such as ``eos_token``, that `data` names.
 
     The argument `data` is a tokenizer_config.json or a special_tokens_map.json.
     """
@@ -331,7 +331,10 @@ def _decode(data: bytes | msgspec.Raw, where: str, kind: Any) -> Any:
 
 
 def load_tokenizer(data: bytes, where: str | None) -> Tokenizer:
-    """Return a `tokenizers.Tokenizer` for the tokenizer.json `data`, or raise `InputError`."""
+    """Return a `tokenizers.Tokenizer` for the tokenizer.json `data`.
+
+    Raise `InputError` about `where` (None for the built-in tokenizer) if it cannot be loaded.
+    """
     return load_reference(data, where or BUILT_IN)
 
 

@@ -77,7 +77,7 @@ _PROBES = (
 
 
 def make_probes() -> tuple[str, ...]:
-    """Return the probe strings, the same in every build of this release.
+    """Return the probe strings, which are the same in every build of this release of dataprep.
 
     >>> len(make_probes()) == len(set(make_probes())) == 42
     True
@@ -96,9 +96,10 @@ def encoded_probes(encoder: Encoder, texts: Iterable[str]) -> tuple[Probe, ...]:
 
 
 def check_probes(report: VerifyReport) -> VerifyReport:
-    """Return `report` with a finding added for each engine that gives other ids for the probes.
+    """Return `report` with a finding for each engine that no longer gives the stored probe ids.
 
-    The files of the dataset must have been verified before.
+    An engine that fails to load also gets a finding. Call this function only after the files of the
+    dataset have been verified.
     """
     manifest = load_manifest(report.path)
     name = manifest.tokenizer.file
@@ -108,9 +109,10 @@ def check_probes(report: VerifyReport) -> VerifyReport:
 
 
 def probe_findings(manifest: Manifest, tokenizer_json: bytes) -> list[Finding]:
-    """Return a finding for each engine that fails to load or no longer gives the stored ids.
+    """Return a finding for each engine that fails to load or no longer gives the stored probe ids.
 
-    `tokenizers` is always checked, and gigatoken only if the build used it.
+    The engine `tokenizers` is always checked, and gigatoken only if the build used it. Return an
+    empty list if the manifest has no probes.
     """
     entry = manifest.tokenizer
     if not entry.probes:
@@ -128,9 +130,9 @@ def _engine_json(entry: TokenizerEntry, tokenizer_json: bytes) -> bytes:
 
 
 def _problem(engine: str, entry: TokenizerEntry, engine_json: bytes) -> str | None:
-    """Return a sentence about the first probe for which `engine` gives other ids, or None.
+    """Return a sentence about the first probe that `engine` encodes differently, or None.
 
-    If the engine fails, the sentence is about its failure.
+    If the engine fails, return a sentence about its failure.
     """
     texts = [probe.text for probe in entry.probes]
     try:

@@ -6,12 +6,14 @@ merges. Every way to cut a piece into two pieces therefore becomes a merge, and 
 sorted by score, best first. Control pieces become special tokens, and user-defined pieces become
 ordinary added tokens.
 
-A model with a feature that a tokenizer.json cannot express raises `InputError`: word and character
-models, unused pieces, whitespace as suffix, user-defined pieces that contain a space. Three
-differences remain. `tokenizers` normalizes the text on each side of a user-defined piece
-separately, so a model that adds a leading space also adds a space after such a piece. It applies
-the normalization map to each grapheme. In a Unigram model with byte fallback, it recognizes pieces
-such as `<0x41>` in text that contains these characters.
+A model with a feature that a tokenizer.json cannot express raises `InputError`. Such features are
+word and character models, unused pieces, whitespace as suffix, and user-defined pieces that contain
+a space.
+
+`tokenizers` still differs from sentencepiece in three ways. It normalizes the text on each side of
+a user-defined piece separately, so a model that adds a leading space also adds a space after such a
+piece. It applies the normalization map to each grapheme. In a Unigram model with byte fallback, it
+recognizes pieces such as `<0x41>` in text that contains these characters.
 """
 
 from __future__ import annotations
@@ -75,7 +77,8 @@ def parse_model(data: bytes, where: str) -> Model:
 def model_to_json(model: Model, where: str) -> bytes:
     """Return a tokenizer.json that gives the same ids as sentencepiece with `model`.
 
-    Raise `InputError` about `where` for a model that a tokenizer.json cannot express.
+    For the few exceptions see the module. Raise `InputError` about `where` for a model that a
+    tokenizer.json cannot express.
     """
     _check_expressible(model, where)
     config = {

@@ -35,7 +35,10 @@ class BuildTokenizer:
     libraries: dict[str, str]
 
     def bos_token(self) -> SpecialToken | None:
-        """Return the token that begins every document, or None if no token is added."""
+        """Return the token that begins every document, or None if no token is added.
+
+        Raise `UsageError` if the tokenizer does not have the token that the user named.
+        """
         if self.bos == AUTO:
             return template_bos(self.config)
         return None if self.bos == NONE else _named(self.config, self.bos, "--bos")
@@ -43,7 +46,8 @@ class BuildTokenizer:
     def eos_token(self) -> SpecialToken | None:
         """Return the token that ends every document, or None if no token is added.
 
-        Raise `UsageError` if the tokenizer does not have or does not name the token.
+        Raise `UsageError` if the tokenizer does not have the token that the user named, or if the
+        user named none and the tokenizer does not say which token ends a document.
         """
         if self.eos == NONE:
             return None
@@ -74,7 +78,7 @@ class BuildTokenizer:
         )
 
     def entry(self, probes: Sequence[str]) -> TokenizerEntry:
-        """Return the entry of the tokenizer in the manifest, with the ids of `probes`."""
+        """Return the tokenizer's entry in the manifest, which also contains the ids of `probes`."""
         bos, eos = self.bos_token(), self.eos_token()
         return TokenizerEntry(
             file="tokenizer.json",

@@ -1,7 +1,7 @@
-"""Special tokens that texts contain as plain text: counts, and a check that they stay plain text.
+"""Special tokens that texts contain as plain text: a count, and a check that they stay plain text.
 
 A search for each special token would take longer than tokenizing. So all special tokens with the
-same first character share a pattern, which branches where they differ. Even text full of such
+same first character share a pattern, which branches where the tokens differ. Even text full of such
 characters takes little longer than other text.
 """
 
@@ -27,7 +27,10 @@ _SEPARATOR = b"\xff"  # occurs in no UTF-8 text
 
 
 class SpecialTextCounter:
-    """Counter of the special tokens that texts contain as plain text. `found` has the counts."""
+    """Counter of the special tokens that texts contain as plain text.
+
+    The attribute `found` maps the text of each special token to its count.
+    """
 
     def __init__(self, encoding: EncodingSettings) -> None:
         self.found: Counter[str] = Counter()
@@ -42,11 +45,11 @@ class SpecialTextCounter:
         ]
 
     def count(self, texts: Sequence[bytes], ids: npt.NDArray[np.uint32]) -> None:
-        """Count the special tokens that `texts` contain as plain text.
+        """Add to `found` the special tokens that `texts` contain as plain text.
 
-        Raise `IncompatibleError` if they must stay plain text, but `ids` contain a special token.
-        The ids are searched only if a special token occurs in `texts`, because other text cannot
-        produce a special token.
+        Raise `IncompatibleError` if special tokens must stay plain text (``--special-text
+        literal``), but `ids`, the encoded texts, contain one. The ids are searched only if a
+        special token occurs in `texts`, because other text cannot produce a special token.
         """
         if sum(map(len, texts)) < _LONG * len(texts):
             texts = [_SEPARATOR.join(texts)]  # a call for each short text would cost more

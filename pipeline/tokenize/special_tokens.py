@@ -1,16 +1,16 @@
 """Special tokens of a tokenizer.json, and configurations that treat them as text or as tokens.
 
 The functions take a parsed tokenizer.json that `tokenizers` can load, and do not change it. The
-merges, most of the file, may be left unparsed (`msgspec.Raw`). A file gives two configurations.
-With `literal_config`, no text can become a special token. With `parse_config`, text that contains a
-special token becomes that token. Both are for encoding only. Decode with the file itself, because
-special tokens have other names in a literal configuration.
+merges, which are most of the file, may be left unparsed (`msgspec.Raw`). From a file two
+configurations can be made. With `literal_config`, no text can become a special token. With
+`parse_config`, text that contains a special token becomes that token. Both are for encoding only.
+Decode with the file itself, because special tokens have different names in a literal configuration.
 
-Removing a special token from `added_tokens` is not enough. A Unigram model recognizes every piece
-of its vocabulary in text (T5 gives the token `</s>` for these characters). A BPE model with
-`ignore_merges` and a WordPiece model recognize whole words. So the piece itself gets a name that
-cannot occur in text. The name contains a NUL, spaces and a line feed, which byte-level alphabets,
-metaspaces and word splitters never leave inside a piece. Ids do not change.
+Removing a special token from `added_tokens` is not enough to make it plain text. A Unigram model
+recognizes every piece of its vocabulary in text (T5 gives the token `</s>` for these characters). A
+BPE model with `ignore_merges` and a WordPiece model recognize whole words. So the piece itself gets
+a name that cannot occur in text. The name contains a NUL, spaces and a line feed, which byte-level
+alphabets, metaspaces and word splitters never leave inside a piece. Ids do not change.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ def special_tokens(config: Config) -> dict[str, int]:
 def find_role(config: Config, roles: Mapping[str, str], role: Role) -> SpecialToken | None:
     """Return the token with the given `role`, or None if no token is known to have it.
 
-    The argument `roles` has entries such as `bos_token`, `eos_token` and `pad_token`, as in
-    tokenizer_config.json. If the tokenizer has the token named there, return that token. Otherwise
-    return the first of `BOS_NAMES`, `EOS_NAMES` or `PAD_NAMES` among the added tokens.
-    `<|endoftext|>` is used for padding only if `roles` says so. Otherwise a trainer that masks
-    padding would not learn where documents end.
+    The argument `roles` maps names such as `bos_token`, `eos_token` and `pad_token` to texts, as in
+    tokenizer_config.json. If the tokenizer has the token that `roles` names, return that token.
+    Otherwise return the first of `BOS_NAMES`, `EOS_NAMES` or `PAD_NAMES` among the added tokens.
+    `<|endoftext|>` is used for padding only if `roles` says so: a trainer that masks padding would
+    also mask the ends of documents.
 
     >>> config = {"added_tokens": [{"id": 3, "content": "</s>"}], "model": {"vocab": {}}}
     >>> find_role(config, {}, "eos")
@@ -104,14 +104,18 @@ def find_role(config: Config, roles: Mapping[str, str], role: Role) -> SpecialTo
 
 
 def template_bos(config: Config) -> SpecialToken | None:
-    """Return the first token that the post-processor puts before a single text, or None."""
+    """Return the first token that the post-processor adds before a single text.
+
+    Return None if it adds no token there.
+    """
     return _template_bos(config.get("post_processor"))
 
 
 def parse_config(config: Config) -> Config:
-    """Return `config` without template, truncation and padding. Text can become special tokens.
+    """Return a copy of `config` for encoding, with which text can become special tokens.
 
-    The result shares the vocabulary with `config`, so treat both as read-only.
+    The template, truncation and padding are removed. The copy has the same vocabulary object as
+    `config`, so treat both as read-only.
     """
     return {**config, "post_processor": None, "truncation": None, "padding": None}
 
@@ -220,9 +224,9 @@ def _may_take_part(
 ) -> bool:
     """Return whether any of `names` may be a part or the result of a merge.
 
-    Unparsed merges are searched as text, so the result may be True without need. A name that is a
-    part of a merge occurs in that text, if JSON can write the name in only one way. A name that is
-    the result of a merge consists of two parts that are in the vocabulary.
+    Unparsed merges are searched as text, so the result may be True although no merge has the name.
+    A name that is a part of a merge occurs in that text, if JSON can write the name in only one
+    way. A name that is the result of a merge consists of two parts that are in the vocabulary.
     """
     if prefix or not isinstance(merges, msgspec.Raw):
         return True

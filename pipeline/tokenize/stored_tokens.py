@@ -1,4 +1,4 @@
-"""Stored tokens: the settings of encoding, and a function that adds BOS and EOS to ids."""
+"""Tokens as a dataset stores them: the settings of encoding, and the addition of BOS and EOS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONG = 1000  # ids a document on average, above which copying each document is 
 
 
 class EncodingSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings with which texts are converted to stored ids."""
+    """Settings with which texts are converted to the token ids that a dataset stores."""
 
     engine: str
     dtype: str
@@ -44,9 +44,9 @@ def with_bos_eos(
     """Return the stored tokens of a batch, concatenated, and the number of tokens per document.
 
     The arrays `ids` [n] and `offsets` [documents + 1] come from an engine. The tokens `bos` and
-    `eos` are added to each document unless they are None. Raise `DataprepError` for an id that is
-    not below `vocab_size`, because the cast to `dtype` could silently change it. Takes under 1 ns
-    per token.
+    `eos` are added to each document unless they are None, and the result has the type `dtype`.
+    Raise `DataprepError` for an id that is not below `vocab_size`, because such an id may not fit
+    into `dtype`. Takes under 1 ns per token.
     """
     if len(ids) and int(ids.max()) >= vocab_size:
         raise DataprepError(

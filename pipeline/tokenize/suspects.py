@@ -4,9 +4,9 @@ The ids of an engine depend on its Unicode tables: which characters are letters,
 spaces, and how NFC composes and orders them. gigatoken has tables of a later Unicode version than
 `tokenizers`, so a text with a suspect is encoded by `tokenizers`. For the library versions in
 `COMPARED`, the suspects are the differences that a test of all code points found
-(tests/long/test_suspects.py). For all other versions, they are the code points beyond ASCII whose
-properties have changed or may change. Only code points of the first three planes that have equal
-properties in Unicode 3.2 and in the Unicode of this Python are not suspects.
+(tests/long/test_suspects.py). For all other versions, all code points beyond ASCII are suspects
+except those of the first three planes that have equal properties in Unicode 3.2 and in the Unicode
+of this Python.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Suspects:
 
     @cached_property
     def _least(self) -> int:
-        """Return the smallest byte with which a code point in the set begins in UTF-8."""
+        """Return the smallest first byte of a code point of the set in UTF-8."""
         return int(self._pair.argmax()) >> 8
 
     def __contains__(self, code: int) -> bool:
@@ -88,9 +88,9 @@ class Suspects:
         return bool(self._member[code])
 
     def among(self, texts: Sequence[bytes]) -> list[int]:
-        """Return the positions in `texts` of the texts that contain a code point of the set.
+        """Return the indices of those `texts` that contain a code point of the set.
 
-        The texts are in UTF-8.
+        The texts must be UTF-8.
         """
         numbers = [number for number, text in enumerate(texts) if not text.isascii()]
         if not numbers:
@@ -107,7 +107,7 @@ class Suspects:
     def _places(self, data: npt.NDArray[np.uint8], start: int) -> npt.NDArray[np.intp]:
         """Return the offsets in `data` at which code points of the set begin.
 
-        Only the `_PIECE` bytes from `start` on are searched.
+        Only the `_PIECE` bytes from offset `start` on are searched.
         """
         at: npt.NDArray[np.intp] = np.flatnonzero(data[start : start + _PIECE] >= self._least)
         at += start

@@ -1,16 +1,16 @@
 """Conversion of tiktoken rank files to tokenizer.json, so that both engines can use them.
 
-A rank file has only the vocabulary: bytes and their rank. The split pattern and the special tokens
-of an encoding are part of tiktoken's code. The table below has a copy of them under the name of the
-encoding. A file with another name raises an error, because a wrong pattern would change ids without
-any sign.
+A rank file contains only the vocabulary: each token's bytes and rank. The split pattern and the
+special tokens of an encoding are part of tiktoken's code. The table `ENCODINGS` has a copy of them
+for each name of an encoding. A file with any other name raises an error, because a guessed pattern
+could give wrong ids without an error.
 
-tiktoken has no merges: at each step it joins the leftmost neighbours whose joined bytes have the
-lowest rank. Every way to cut a token into two tokens therefore becomes a merge. The merges are
-sorted by the rank of the result, so those with the same result are adjacent. Their order among each
-other could matter only if two of them apply to overlapping neighbours (`ab|a|ba`, with `aba` a
-token), and no text tried shows a difference. A word that is itself a token is not divided
-(`ignore_merges`).
+tiktoken stores no merges. At each step it looks for the two neighbours whose joined bytes have the
+lowest rank, and joins the leftmost such pair. In a tokenizer.json, every way to cut a token into
+two tokens therefore becomes a merge. The merges are sorted by the rank of the joined token, so the
+merges that give the same token are adjacent. The order of these adjacent merges could change the
+ids only if two of them overlap in a text (as in `ab|a|ba`, if `aba` is a token). No difference was
+seen in any text that was tried. A word that is itself a token is not divided (`ignore_merges`).
 
 The conversion takes about a second for 100,000 ranks.
 """
@@ -54,7 +54,7 @@ _O200K_PATTERN = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TiktokenEncoding:
-    """The parts of an encoding that a rank file does not contain."""
+    """The split pattern and special tokens of an encoding, which a rank file does not contain."""
 
     pattern: str | None
     """The split pattern; None: GPT-2's, which is built into the byte-level pre-tokenizer."""
@@ -127,8 +127,9 @@ def byte_level_config(
     """Return a byte-level BPE tokenizer.json as a dict, in the form of the published cl100k_base.
 
     The arguments `vocab` and `merges` are written in the byte-level alphabet (see `byte_symbols`).
-    If `pattern` is None, text is split as by GPT-2. With `ignore_merges`, a word that is in the
-    vocabulary becomes one token, without use of the merges.
+    The argument `specials` maps special tokens to ids. If `pattern` is None, text is split as by
+    GPT-2. If `ignore_merges` is True, a word that is in the vocabulary becomes one token, without
+    use of the merges.
     """
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     return {

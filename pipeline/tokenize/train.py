@@ -5,8 +5,9 @@ decoding gives back the text. Its special tokens have the last ids. The same tex
 give the same file. The built-in tokenizer was made by this module.
 
 Training processes about 3 MB/s on one core. It needs memory for the distinct words of all texts and
-for one whole text, so pass separate documents and not one string of a gigabyte. For WordPiece,
-Unigram or a custom split, train with `tokenizers` itself and pass the tokenizer.json to the build.
+for the longest single text, so pass separate documents and not one string of a gigabyte. For
+WordPiece, Unigram or a custom split, train with `tokenizers` itself and pass the tokenizer.json to
+the build.
 """
 
 from __future__ import annotations
@@ -80,9 +81,10 @@ def train_tokenizer(
     `max_bytes` bytes of UTF-8 text. A pair of tokens is merged only if it occurs at least
     `min_frequency` times.
 
-    Raise `UsageError`, before any work, for impossible sizes or if `out` exists. Raise `InputError`
-    if the texts are empty or too few for `vocab_size`. Raise `StorageError` if `out` cannot be
-    written.
+    Raise `UsageError`, before any text is read, for impossible arguments or if `out` exists. Also
+    raise it if a special token becomes an ordinary token. Raise `InputError` if the texts are empty
+    or too few for `vocab_size`, or contain half a surrogate pair. Raise `StorageError` if `out`
+    cannot be written.
     """
     if max_bytes < 1:
         raise UsageError(f"must be at least 1, got {max_bytes}", where="max_bytes")
@@ -107,7 +109,11 @@ def train_json(
     special_tokens: tuple[str, ...] = DEFAULT_SPECIAL_TOKENS,
     min_frequency: int = 2,
 ) -> bytes:
-    """Return a compact tokenizer.json of exactly `vocab_size` ids, trained on all of `texts`."""
+    """Return a compact tokenizer.json of exactly `vocab_size` ids, trained on all of `texts`.
+
+    Raise `UsageError` for impossible sizes or special tokens, and `InputError` if the texts are
+    empty or too few for `vocab_size`.
+    """
     _check_sizes(vocab_size, special_tokens, min_frequency)
     pieces = itertools.chain.from_iterable(map(_pieces, texts))
     first = next(pieces, None)
@@ -188,9 +194,10 @@ def _train_model(
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Yield `text` in parts of at most 2**20 characters, cut at line ends if there are any.
+    """Yield `text` in parts for the trainer, cut at line ends if possible.
 
-    The trainer needs about thirty bytes of memory for each character of a part.
+    A part has at most 2**20 characters, because the trainer needs about thirty bytes of memory for
+    each character. Long words and long white space are also cut (see `_without_long_runs`).
     """
     start = 0
     while start < len(text):
