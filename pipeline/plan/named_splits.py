@@ -59,9 +59,10 @@ def split_in_name(name: str) -> str | None:
 def named_splits(sources: Sequence[Source], hf_split: str | None = None) -> dict[str, list[Source]]:
     """Return the inputs that are named like splits, by split, if they should be built separately.
 
-    They should be if there are both training inputs and held-out inputs, if all inputs are held
-    out, or if the name of a file is only that of a split, such as ``test.jsonl``. Otherwise the
-    result is empty, because a single folder ``test`` beside other folders may contain anything.
+    They should if there are both training inputs and held-out inputs (`val` or `test`), if all
+    inputs are held out, or if a held-out file is named only after a split, such as ``test.jsonl``.
+    Otherwise return an empty dict, because a folder ``test`` beside other folders may contain
+    anything.
     """
     found: dict[str, list[Source]] = {}
     for source in sources:
@@ -86,9 +87,9 @@ def named_split_notes(
 ) -> Iterator[str]:
     """Yield a note on inputs that are named like splits, with commands to build them separately.
 
-    There is no note if all inputs belong to the same split and all records go to one split. The
-    argument `shares` has the share of each split of the build. `kind` is the value of ``--kind`` in
-    the commands.
+    Yield nothing if all inputs belong to the same split and all records go to one split. The
+    argument `shares` maps each split of the build to its share. The argument `kind` is the value of
+    ``--kind`` in the commands, or empty to leave the option out.
     """
     found = named_splits(sources, options.hf_split)
     if not found and (split := _only_folder(options)):
@@ -125,7 +126,7 @@ def _named(inputs: Sequence[Source]) -> str:
 def _spelled(inputs: Sequence[Source], sources: Sequence[Source]) -> list[str]:
     """Return values of ``--input`` that select exactly `inputs` from all `sources`.
 
-    If possible, this is a single pattern.
+    If possible, the result is a single path or pattern.
     """
     paths = sorted(source.path for source in inputs)
     folder = os.path.commonpath(paths)

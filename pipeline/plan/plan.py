@@ -53,7 +53,7 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 class Splitting(msgspec.Struct, frozen=True, kw_only=True):
-    """Rule that assigns documents to splits. If splits have exact sizes, `ends` is empty."""
+    """Rule that assigns documents to splits. If exact sizes are requested, `ends` is empty."""
 
     names: tuple[str, ...]
     ends: tuple[str, ...]
@@ -68,7 +68,8 @@ P_co = TypeVar("P_co", covariant=True)
 class Plan(msgspec.Struct, Generic[P_co], frozen=True, kw_only=True):
     """Plan of a build, as stored in the staging directory. Equal plans give equal results.
 
-    The field `payload` has the settings that are specific to this kind of build.
+    The field `payload` holds the settings that only this kind of build has. The field `kind` is the
+    address of the kind's class.
     """
 
     key: str
@@ -82,7 +83,7 @@ class Plan(msgspec.Struct, Generic[P_co], frozen=True, kw_only=True):
 
     @property
     def input_bytes(self) -> int:
-        """Return the number of bytes of all inputs, as stored."""
+        """Return the number of stored bytes of all inputs, before decompression."""
         return sum(unit.size for unit in self.units)
 
 
@@ -107,7 +108,10 @@ def load_plan(path: Path, decoder: msgspec.json.Decoder[P]) -> P:
 
 
 def kind_of_plan(path: Path) -> str:
-    """Return the address (``module:class``) of the kind of build of the plan in the file `path`."""
+    """Return the address (``module:class``) of the kind of build that the plan in `path` is for.
+
+    Raise `IntegrityError` if the plan cannot be decoded.
+    """
     return load_plan(path, _HEADER).kind
 
 
@@ -119,7 +123,7 @@ def plan_key(parts: object) -> str:
 def make_units(sources: tuple[Source, ...], read: ReadOptions) -> tuple[Unit, ...]:
     """Return the units into which `sources` are divided, in order.
 
-    Small inputs that follow each other are combined in a unit.
+    Consecutive small inputs are combined in a unit.
     """
     builder = UnitBuilder(unit_bytes(sum(source.size for source in sources)))
     for number, source in enumerate(sources):
@@ -145,14 +149,17 @@ class UnitBuilder:
         self._size = 0
 
     def add(self, span: Span, size: int) -> None:
-        """Add an undivided span, of `size` stored bytes, to the current unit or to a new unit."""
+        """Add a span of `size` stored bytes, which is not divided.
+
+        It goes into the current unit, or into a new unit if the current one would become too large.
+        """
         if self._spans and (self._size + size > self._limit or len(self._spans) >= _MAX_SPANS):
             self._close()
         self._spans.append(span)
         self._size += size
 
     def add_bytes(self, number: int, source: Source) -> None:
-        """Add file `number`, divided into byte ranges unless it is compressed."""
+        """Add the file with index `number`, divided into byte ranges unless it is compressed."""
         if not source.splittable or source.size == 0:
             self.add(Span(number, 0, source.size), source.size)
             return
@@ -161,7 +168,7 @@ class UnitBuilder:
             self.add(Span(number, start, stop), stop - start)
 
     def add_row_groups(self, number: int, source: Source) -> None:
-        """Add file `number`, a Parquet file, divided between row groups."""
+        """Add the Parquet file with index `number`, divided between row groups."""
         groups = parquet_row_groups(source)
         stored = sum(size for _, size in groups) or 1
         start = size = 0
@@ -173,14 +180,14 @@ class UnitBuilder:
         self.add(Span(number, start, len(groups)), source.size * size // stored)
 
     def add_rows(self, number: int, rows: int, size: int) -> None:
-        """Add the `rows` rows of input `number`, of `size` bytes, divided into row ranges."""
+        """Add the table with index `number`, of `rows` rows and `size` bytes, as row ranges."""
         step = max(1, self._limit * rows // max(1, size))
         for start in range(0, max(rows, 1), step):
             stop = min(start + step, rows)
             self.add(Span(number, start, stop), size * (stop - start) // max(1, rows))
 
     def finish(self) -> tuple[Unit, ...]:
-        """Return all units."""
+        """Return all units. No span may be added afterwards."""
         self._close()
         return tuple(self._units)
 

@@ -1,8 +1,8 @@
 """Texts of the inputs outside of a build: a sample of them, or all in order.
 
-The sample serves to compare engines and to make estimates. It has the first records of up to eight
-units, evenly spaced. For inputs and records of any size, taking it needs a fraction of a second and
-some megabytes of memory. All texts are read to train a tokenizer.
+The sample is used to compare engines and to make estimates. It contains the first records of up to
+eight units, evenly spaced. For inputs and records of any size, making it takes a fraction of a
+second and some megabytes of memory. Training a tokenizer uses all texts (`iterate_texts`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _NOWHERE = Path(os.devnull)  # as the output directory: it can contain no input
 class Sample:
     """Sample of texts, some of them truncated, and measurements made while it was read.
 
-    The documents examined are `documents` in number. They take up `stored_bytes` bytes of the input
-    and have `text_bytes` bytes of text. Of this text, `read_bytes` bytes were read, in `seconds`
+    `documents` is the number of documents examined. They take up `stored_bytes` bytes of the input
+    and contain `text_bytes` bytes of text. Of this text, `read_bytes` bytes were read, in `seconds`
     seconds, and `kept_bytes` bytes are in `texts`.
     """
 
@@ -55,9 +55,9 @@ class Sample:
     """Distinct split keys; none are added once there are more than `FEW_KEYS`."""
 
     def keep(self, texts: Iterable[str], room: int) -> int:
-        """Add the first `room` bytes of `texts` to the sample.
+        """Add the first `room` bytes of `texts` together to the sample.
 
-        Return the number of bytes of all `texts`.
+        Return the number of bytes of all `texts`, including those not added.
         """
         total = 0
         for text in texts:
@@ -102,7 +102,7 @@ def take_sample(
 def _look_at_records(sample: Sample, source: Source, reader: SpanReader, room: int) -> int:
     """Add the first usable records of a span to `sample`, up to `room` bytes of text.
 
-    Return the number of bytes of text that were read.
+    Return the number of bytes of text that were read, which may be larger.
     """
     started = time.perf_counter()
     stored = found = 0
@@ -128,7 +128,7 @@ def _look_at_records(sample: Sample, source: Source, reader: SpanReader, room: i
 def _look_at_file(sample: Sample, source: Source, reader: SpanReader, room: int) -> int:
     """Add up to `room` bytes from the beginning of a file that is one document to `sample`.
 
-    Return the number of bytes of text that were read, or 0 if the file cannot be used.
+    Return the number of bytes of text that were added, or 0 if the file cannot be used.
     """
     started = time.perf_counter()
     data, stored = reader.head(room)

@@ -1,10 +1,11 @@
 """Assignment of documents to splits by a keyed hash of their text, or of a field.
 
-The split of a document depends only on its key and on the seed. When data is added, reordered or
-re-sharded, no document changes its split. Documents with equal keys are in the same split. Exact
-sizes (`--split-mode count`) need all hashes: two passes with constant memory find the cut points.
-If a cut falls among documents with the same key, these documents are divided by record id. So equal
-documents can be in two splits only if exact sizes are requested.
+The split of a document depends only on its key (the text, or the value of the field) and on the
+seed. When data is added, reordered or re-sharded, no document changes its split. Documents with
+equal keys are in the same split. Exact sizes (`--split-mode count`) need all hashes: two passes
+with constant memory find the points at which the sorted hashes are cut. If a cut falls among
+documents with the same key, these documents are divided by record id. So equal documents can be in
+two splits only if exact sizes are requested.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _VERY_FEW_KEYS = 10  # with so few, sizes can be far from the shares
 
 
 def ordered_names(names: Iterable[str]) -> list[str]:
-    """Return the names of splits in the order in which parts are assigned to them.
+    """Return the names of splits in the order of their parts of the hash range.
 
     The names are sorted, but `train` comes last.
 
@@ -70,9 +71,9 @@ def add_keys(known: set[int], hashes: Hashes) -> None:
 
 
 def thresholds(ratios: Sequence[float]) -> list[int]:
-    """Return the ends of the parts if [0, 2**64) is divided in proportion to `ratios`.
+    """Return the ends of the parts of [0, 2**64) if it is divided in proportion to `ratios`.
 
-    The ratios have the sum 1. The last end is exactly 2**64.
+    The ratios must have the sum 1. The last end is exactly 2**64.
 
     >>> thresholds([0.5, 0.5]) == [2**63, 2**64]
     True
@@ -85,9 +86,9 @@ def thresholds(ratios: Sequence[float]) -> list[int]:
 
 
 def assign(hashes: Hashes, ends: Sequence[int]) -> npt.NDArray[np.intp]:
-    """Return the number of the part that contains each hash, intp [hashes].
+    """Return the index of the part that contains each hash, intp [hashes].
 
-    The argument `ends` comes from `thresholds`.
+    The argument `ends` is a result of `thresholds`.
     """
     inner = np.array([min(end, (1 << 64) - 1) for end in ends[:-1]], np.uint64)
     parts = np.searchsorted(inner, hashes, "right")
@@ -123,12 +124,12 @@ def exact_sizes(shares: Sequence[float | int | None], total: int) -> list[int]:
 def cut_points(
     parts: Callable[[], Iterable[HashedDocuments]], sizes: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Return the (hash, record id) at which each part except the last ends, exclusive.
+    """Return the (hash, record id) at which each part except the last ends (exclusive).
 
-    The argument `sizes` has the number of documents in each part. The function `parts` is called
-    twice, and yields all documents each time. Hashes are counted in 65,536 buckets. Only the
-    documents in the buckets of the cuts are held in memory, at 16 bytes each. They are few unless
-    many documents have the same key.
+    The argument `sizes` lists the number of documents in each part. The function `parts` yields the
+    hashes and record ids of all documents in batches, and is called twice. Hashes are counted in
+    65,536 buckets. Only the documents in the buckets of the cuts are held in memory, at 16 bytes
+    each. They are few unless many documents have the same key.
     """
     ranks = np.cumsum(sizes)[:-1].tolist()
     histogram = np.zeros(1 << _BUCKET_BITS, np.int64)
@@ -158,7 +159,7 @@ def _collect(
 
 
 def _at_rank(members: list[HashedDocuments], rank: int) -> tuple[int, int]:
-    """Return the (hash, record id) at position `rank` in sorted order.
+    """Return the (hash, record id) at index `rank` of the sorted `members`.
 
     If there are not that many documents, return (2**64, 0), which is greater than all others.
     """
@@ -173,9 +174,10 @@ def _at_rank(members: list[HashedDocuments], rank: int) -> tuple[int, int]:
 def assign_exactly(
     hashes: Hashes, records: npt.NDArray[np.int64], cuts: Sequence[tuple[int, int]]
 ) -> npt.NDArray[np.intp]:
-    """Return the number of the part that contains each document, intp [documents].
+    """Return the index of the part that contains each document, intp [documents].
 
-    The argument `cuts` comes from `cut_points`.
+    The arguments `hashes` and `records` hold the hash and record id of each document. The argument
+    `cuts` is a result of `cut_points`.
     """
     parts = np.zeros(len(hashes), np.intp)
     for cut_hash, cut_record in cuts:
@@ -197,7 +199,7 @@ def split_notes(
 ) -> Iterator[str]:
     """Yield a note if a split that should have documents is empty, or if split keys are few.
 
-    The argument `sizes` has the number of documents in each split, and `shares` has what the user
+    The argument `sizes` maps each split to its number of documents, and `shares` to what the user
     requested (0 for no documents, None for the rest). `key` is the field that decides the split, or
     None. `keys` is the number of its distinct values, which is not exact above `FEW_KEYS`. `exact`
     says whether exact sizes were requested, and `sampled` whether `keys` comes from a sample.

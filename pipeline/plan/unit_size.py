@@ -17,7 +17,7 @@ _MAX_UNITS = 4096
 
 
 def unit_bytes(total: int) -> int:
-    """Return the number of input bytes per unit, a power of two, from the `total` of all inputs.
+    """Return the number of input bytes per unit, a power of two, for inputs of `total` bytes.
 
     It is 8 MiB for small inputs, so that two workers have equal work. For larger inputs it is 32
     MiB. From 128 GiB on, it is large enough to limit the number of units (and so of files) to about
