@@ -20,7 +20,7 @@ __all__ = ["flag", "flag_or_none", "inner_function", "name_of", "one_of", "whole
 def whole_number(where: str, value: Any, minimum: int = 0) -> int:
     """Return `value`, of any integer type, as an int.
 
-    Raises `UsageError`, naming the argument `where`, if it is not an integer or is less than
+    Raise `UsageError`, naming the argument `where`, if it is not an integer or is less than
     `minimum`. True and False are not accepted, because usually they were meant for another
     argument.
     """
@@ -38,7 +38,7 @@ def whole_number(where: str, value: Any, minimum: int = 0) -> int:
 def flag(where: str, value: Any) -> bool:
     """Return `value`, a bool of Python or NumPy, as a Python bool.
 
-    Raises `UsageError` for any other type.
+    Raise `UsageError` for any other type.
 
     >>> flag("drop_last", np.True_)
     True
@@ -62,7 +62,10 @@ def one_of(where: str, value: Any, known: tuple[Any, ...]) -> None:
 
 
 def inner_function(function: Any) -> Any:
-    """Return `function`, or for a `functools.partial` the function that it finally calls."""
+    """Return the function that a `functools.partial` finally calls.
+
+    Any other `function` is returned unchanged.
+    """
     while isinstance(function, partial):
         function = function.func
     return function

@@ -122,7 +122,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     wrapping the dataset in a DistributedSampler (which repeats samples so that all ranks have the
     same number); `epoch` advances with each pass.
 
-    Raises `UsageError` for invalid arguments, `InputError` for a split that does not fill one row,
+    Raise `UsageError` for invalid arguments, `InputError` for a split that does not fill one row,
     and the errors of `open_dataset`. Takes as long as opening the dataset. The first time, packed
     rows also read the lengths of all documents.
 
@@ -195,7 +195,7 @@ def _transformed(
 ) -> Loader:
     """Return a loader made by `make_loader`, whose batches are passed through `transform`.
 
-    If `seed` is None, it is the seed of `samples` if they are a `PairDataset`, and else 0.
+    If `seed` is None, the seed of `samples` is used if they are a `PairDataset`, and 0 otherwise.
     """
     from .loader.transformed import TransformedDataset
 
@@ -225,7 +225,7 @@ def _warn_of_unread(samples: SampleDataset) -> None:
 def _skips_by_source(skip: Skip) -> Mapping[Any, Iterable[int] | Skips | None]:
     """Return the skip list for each dataset of a mixture, by dataset.
 
-    Raises `UsageError` if `skip` has samples but does not name their datasets.
+    Raise `UsageError` if `skip` has samples but does not name their datasets.
     """
     if isinstance(skip, Mapping):
         return skip

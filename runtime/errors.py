@@ -1,7 +1,8 @@
-"""The error about one sample of a batch: its row, its field, and what to do.
+"""Error about one sample of a batch: its row, its field, and what to do.
 
-A collate function gets a list of samples without their numbers in the dataset, so it names the row.
-`dataprep.runtime.external.map_dataset.Collated` replaces the row by the number of the sample.
+A collate function gets a list of samples without their numbers in the dataset, so the error names
+the row. `dataprep.runtime.external.map_dataset.Collated` replaces the row by the number of the
+sample.
 """
 
 from __future__ import annotations

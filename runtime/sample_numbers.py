@@ -30,11 +30,11 @@ PADDING = -(1 << 63)
 
 
 def sample_numbers(indices: Any, samples: int) -> Ints:
-    """Return `indices`, the numbers of k samples, as an int64 array [k].
+    """Return the sample numbers `indices` (k of them) as an int64 array [k].
 
-    Raises `UsageError` unless they are whole numbers, and `IndexError` for a number that int64
+    Raise `UsageError` unless they are whole numbers, and `IndexError` for a number that int64
     cannot hold. Other numbers outside 0 .. `samples` - 1 are not checked here; see `check_samples`.
-    The argument `samples` is used in error messages.
+    The number of samples in the dataset, `samples`, is used only in error messages.
 
     >>> sample_numbers((3, np.uint8(0)), 4)
     array([3, 0])
@@ -53,7 +53,8 @@ def sample_numbers(indices: Any, samples: int) -> Ints:
 def from_the_end(indices: Any, samples: int) -> Ints:
     """Return what `sample_numbers` returns, but with negative numbers counted from the end.
 
-    `PADDING` is not changed. Raises `IndexError` for a number below ``-samples``.
+    The dataset has `samples` samples. `PADDING` is not changed. Raise `IndexError` for a number
+    below ``-samples``, and the errors of `sample_numbers`.
 
     >>> from_the_end([-1, 2], 4)
     array([3, 2])
@@ -79,7 +80,7 @@ def check_samples(numbers: Ints, samples: int) -> None:
 def _int_of(index: Any, samples: int) -> int:
     """Return `index` as an int that fits in int64.
 
-    Raises `UsageError` if it is a bool or not an integer, and `IndexError` if it is too large.
+    Raise `UsageError` if it is a bool or not an integer, and `IndexError` if it is too large.
     """
     if isinstance(index, bool) or str(getattr(index, "dtype", "")) in {"bool", "torch.bool"}:
         raise _not_a_number(index, samples)

@@ -36,7 +36,7 @@ def seed_all(seed: int, mode: Mode = "fast") -> None:
     settings of the other. ``"deterministic"`` also sets CUBLAS_WORKSPACE_CONFIG, unless it is set.
     cuBLAS reads this variable when it is first used, so call `seed_all` at the start of a program.
 
-    Raises `UsageError` unless `seed` is from 0 to 2**63 - 1. Costs a tenth of a millisecond.
+    Raise `UsageError` unless `seed` is from 0 to 2**63 - 1. Costs a tenth of a millisecond.
 
     >>> seed_all(7)
     >>> first = random.random(), np.random.random(), torch.rand(1).item()
@@ -61,7 +61,7 @@ def seed_all(seed: int, mode: Mode = "fast") -> None:
 def seed_worker(worker: int) -> None:
     """Seed Python, NumPy and torch in a worker process: a `worker_init_fn` for any DataLoader.
 
-    The seed is the one that torch gave the worker; it is different in each worker. If the
+    The seed is the one that torch gave to this worker; every worker has a different seed. If the
     DataLoader has a seeded `generator`, a worker gets the same random numbers in every run. Loaders
     of dataprep do not need this function.
     """
@@ -101,8 +101,8 @@ def seed_here(seed: int) -> None:
 def isolated() -> Iterator[None]:
     """Restore the generators of Python, NumPy and torch (CPU) after the block. Costs 20 us.
 
-    Seed the generators inside the block before using them: NumPy has a spare generator there, whose
-    state is unknown.
+    Seed the generators inside the block before using them, because NumPy uses a spare generator
+    there, whose state is unknown.
 
     >>> seed_all(1)
     >>> with isolated():

@@ -1,8 +1,8 @@
 """Row specs: small frozen dataclasses that describe what one sample of a loader is.
 
 A spec validates itself when it is created, and `spec.open(split)` returns the map-style dataset of
-its rows. The state of a loader contains the `definition` of that dataset, not the spec. `Mixture`
-names several datasets and their weights.
+its rows. The state of a loader contains the `definition` of that dataset, not the spec. A `Mixture`
+is not a spec: it lists several datasets and their weights.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 RowKind = Literal["windows", "packed", "documents", "pairs", "labels", "groups"]
-"""Names of the rows of tokens; the last three are the forms of preferences."""
+"""Names of the kinds of token rows. The last three are the forms of preferences."""
 AnySplit = Split | ArraySplit
 
 _SEQ_LEN = 1024
@@ -71,7 +71,7 @@ class TokenRows(Protocol):
         """Return the dataset of the rows of `split`.
 
         With `sample_mask`, batches have a bool field `sample_mask`, which is False in rows that
-        only fill a batch. Raises `UsageError` for a split that cannot have such rows, and the
+        only fill a batch. Raise `UsageError` for a split that cannot have such rows, and the
         errors of the dataset.
         """
         ...
@@ -88,21 +88,21 @@ class Windows:
     """
 
     seq_len: int | None = None
-    """Tokens in a window. None: 1,024; for conversations the limit that they were built with, if
-    that is higher; for a split with fewer tokens all of them, with a warning."""
+    """Number of tokens in a window. None: 1,024, or for conversations their token limit
+    when built, if that is higher. A split with fewer tokens is then one window, with a warning."""
     _: KW_ONLY
     stride: int | None = None
-    """Tokens from the start of one window to the start of the next. None: `seq_len`."""
+    """Number of tokens from the start of a window to the start of the next. None: `seq_len`."""
     labels: Labels | None = "shifted"
     """``"shifted"``: label j is the token after input j. ``"unshifted"``: label j is input j, for
     models that shift inside. None: no labels."""
     position_ids: bool = False
     """Add int64 `position_ids` [rows, seq_len], from 0 in every document."""
     doc_ids: bool = False
-    """Add int64 `doc_ids` [rows, seq_len], the number of each token's document in its split."""
+    """Add int64 `doc_ids` [rows, seq_len], the index of each token's document in the split."""
     cu_seqlens: bool | int = False
     """Add int32 `cu_seqlens` of constant length and `max_seqlen`, for variable-length attention.
-    A number is the most segments that a row may have, padding counted as one."""
+    A number is the maximum number of segments in a row. Padding counts as one segment."""
 
     def __post_init__(self) -> None:
         _check_token_rows(self)
@@ -133,23 +133,23 @@ class Packed:
     """
 
     seq_len: int | None = None
-    """Tokens in a row. None: 1,024; for conversations the limit that they were built with, if that
-    is higher."""
+    """Number of tokens in a row. None: 1,024, or for conversations their token limit
+    when built, if that is higher."""
     _: KW_ONLY
     algorithm: Algorithm | None = None
     """``"first-fit"`` or ``"best-fit"`` decreasing. None: best-fit for conversations, else
     first-fit."""
     overlong: PackedOverlong | None = None
-    """Documents over `seq_len`: ``"split"``, ``"truncate"``, ``"drop"`` or ``"error"``. None:
-    error for conversations, which teach something else without their end, else split."""
+    """What to do with documents over `seq_len`: ``"split"``, ``"truncate"``, ``"drop"`` or
+    ``"error"`` (raise). None: split, but error for conversations, which need their end."""
     labels: Labels | None = "shifted"
-    """As in `Windows`; no label crosses from one document to the next."""
+    """As in `Windows`. No label comes from the next document."""
     position_ids: bool = False
     """As in `Windows`."""
     doc_ids: bool = False
     """As in `Windows`."""
     cu_seqlens: bool | int = False
-    """As in `Windows`. A number that is too small for some row is refused at opening."""
+    """As in `Windows`. If a row has more segments, opening the rows raises an error."""
 
     def __post_init__(self) -> None:
         _check_token_rows(self)
@@ -182,11 +182,11 @@ class Documents:
     """
 
     seq_len: int | None = None
-    """The most tokens of a document that are served. None: as in `Packed`."""
+    """Maximum number of tokens of a document. None: as in `Packed`."""
     _: KW_ONLY
     overlong: Literal["truncate", "truncate-left", "error"] | None = None
-    """Documents over `seq_len` lose their end (``"truncate"``) or their beginning, or are refused.
-    None: error for conversations, else truncate."""
+    """What to do with documents over `seq_len`: cut off the end (``"truncate"``) or the beginning
+    (``"truncate-left"``), or raise (``"error"``). None: error for conversations, else truncate."""
     labels: Labels | None = "shifted"
     """As in `Windows`."""
     position_ids: bool = False
@@ -217,15 +217,15 @@ class Preferences:
     """Records of preferences, each with all its answers. See `PreferenceDataset`."""
 
     seq_len: int | None = None
-    """The most tokens of a conversation. None: as in `Packed`."""
+    """Maximum number of tokens of a conversation. None: as in `Packed`."""
     _: KW_ONLY
     form: Form | None = None
-    """The form that the split must have. None: any."""
+    """The form of preferences that the split must have. None: any form."""
     overlong: PreferenceOverlong | None = None
-    """Longer conversations: ``"error"``, or ``"truncate-left"``, which cuts off the beginning of
-    the prompt. None: error."""
+    """What to do with conversations over `seq_len`: raise an error (``"error"``), or cut off the
+    beginning of the prompt (``"truncate-left"``). None: error."""
     labels: Labels | None = "shifted"
-    """As in `Windows`. Groups have a loss mask in place of labels, and refuse ``"unshifted"``."""
+    """As in `Windows`. Groups have a loss mask instead of labels; ``"unshifted"`` is an error."""
 
     def __post_init__(self) -> None:
         _check_token_rows(self)
@@ -248,11 +248,11 @@ class Embeddings:
     """Rows of embeddings and of the arrays stored with them. See `EmbeddingDataset`."""
 
     fields: Sequence[str] | None = None
-    """The arrays to serve. None: all that have a row for each record, but scales and provenance."""
+    """The arrays to return. None: all with a row for each record, except scales and origins."""
     raw: bool = False
-    """Serve int8 arrays as stored, and not as float32, multiplied by their scale."""
+    """Return int8 arrays as stored, instead of as float32 multiplied by their scale."""
     dtype: torch.dtype | None = None
-    """Convert floating-point fields to this type. None: the stored one."""
+    """Convert floating-point fields to this type. None: keep the stored type."""
 
     def __post_init__(self) -> None:
         _set(self, raw=flag("raw", self.raw))
@@ -262,7 +262,7 @@ class Embeddings:
     def open(self, split: ArraySplit, *, sample_mask: bool = False) -> EmbeddingDataset:
         """Return the dataset of the rows of `split`; see `EmbeddingDataset`.
 
-        Raises `UsageError` if the split holds no embeddings.
+        Raise `UsageError` if the split holds no embeddings.
         """
         _require_arrays(split, "embeddings")
         return EmbeddingDataset(
@@ -275,13 +275,13 @@ class Pairs:
     """Pairs of embeddings with hard negatives and a steering vector. See `PairDataset`."""
 
     clusters: Sequence[int] | None = None
-    """Serve only the pairs of these clusters; -1: those without a cluster. None: all."""
+    """Use only the pairs of these clusters; -1 selects the pairs without a cluster. None: all."""
     curriculum: Applied = "train"
     """The splits in which the curriculum changes with the epoch: ``"train"`` or ``"all"``."""
     preload: bool = False
-    """Read all tables into memory, on `device`, and gather there."""
+    """Read all tables into memory on `device`, and make batches there."""
     device: Device = None
-    """The device of every tensor of a batch. None: the memory of the host."""
+    """The device of every tensor of a batch. None: the CPU."""
 
     def __post_init__(self) -> None:
         one_of("curriculum", self.curriculum, get_args(Applied))
@@ -300,7 +300,7 @@ class Pairs:
         """Return the dataset of the pairs of `split`; see `PairDataset`.
 
         The argument `seed` determines the random steering variants; None means the seed in
-        config.json. `tables` are the tables of a `PairData` that is open already. Raises
+        config.json. `tables` are the tables of a `PairData` that is open already. Raise
         `UsageError` if the spec sets `preload` or `device` although `tables` are given, or if the
         split holds no pairs.
         """
@@ -319,12 +319,12 @@ class Pairs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuiltRows:
-    """The rows that each split was built for (see `row_kind`), with `options` for their spec."""
+    """The rows that each split was built for (see `row_kind`), with `options` for the spec."""
 
     options: Mapping[str, Any]
 
     def of(self, split: AnySplit) -> RowSpec:
-        """Return the spec for `split`. Raise `UsageError` if its rows lack one of `options`."""
+        """Return the spec for `split`. Raise `UsageError` if it lacks a field of `options`."""
         if isinstance(split, Split):
             return named_spec(row_kind(split), **self.options)
         if self.options:
@@ -332,7 +332,10 @@ class BuiltRows:
         return Embeddings() if split.data.kind == "embeddings" else Pairs()
 
     def open(self, split: Split, *, sample_mask: bool = False) -> MixedDataset:
-        """Return the dataset of the rows of `split`; see `TokenRows.open`."""
+        """Return the dataset of the rows of `split`; see `TokenRows.open`.
+
+        Raise `UsageError` if their spec has no field for one of the attribute `options`.
+        """
         spec = cast("TokenRows", self.of(split))
         return spec.open(split, sample_mask=sample_mask)
 
@@ -360,19 +363,19 @@ class Mixture:
     """
 
     weights: Mapping[Any, float]
-    """The weight of each dataset, by its directory or as an open `Dataset`, in a fixed order."""
+    """The weight of each dataset. A key is a path or an open `Dataset`. Their order matters."""
     _: KW_ONLY
     by: By = "samples"
-    """What the weights are shares of: ``"samples"``, or ``"tokens"`` (computed from the mean tokens
-    of the samples of each dataset, padding not counted)."""
+    """Whether weights are shares of ``"samples"`` or of ``"tokens"``. For tokens, the mean number
+    of tokens in a sample of each dataset is used, not counting padding."""
     source_ids: bool = False
-    """Add int64 `source` [batch_size], the number of the dataset that each row is from, in the
-    order given; -1 in rows that only fill a batch."""
+    """Add int64 `source` [batch_size]: for each row the index of its dataset in `weights`, or -1 if
+    the row only fills the batch."""
     weights_changed: bool = False
-    """Accept the state of a run with other weights or datasets: the schedule of the new weights
-    begins at its position, and each dataset continues after its last sample."""
+    """Accept the state of a run with different weights or datasets. The schedule of the new weights
+    begins where the run stopped, and each dataset continues after its last sample."""
     mixed_tokenizers: bool = False
-    """Accept builds whose tokenizers, EOS, BOS or parsed special text differ."""
+    """Accept datasets that differ in tokenizer, EOS, BOS or `special_text`."""
 
     def __post_init__(self) -> None:
         require(isinstance(self.weights, Mapping), "weights",
@@ -397,7 +400,7 @@ def row_kind(split: Split) -> RowKind:
 def named_spec(name: str, **options: Any) -> RowSpec:
     """Return the spec of the rows called `name` (a `RowKind`), with the given options.
 
-    Raises `UsageError` for an unknown name, and for an option that such rows do not have.
+    Raise `UsageError` for an unknown name, and for an option that such rows do not have.
 
     >>> named_spec("packed", seq_len=64, overlong="drop").overlong
     'drop'
@@ -412,9 +415,10 @@ def named_spec(name: str, **options: Any) -> RowSpec:
 
 
 def spec_of(options: Mapping[str, Any]) -> RowSpec | BuiltRows:
-    """Return the spec that `options` describes by its name (under ``"rows"``) and its fields.
+    """Return the spec called ``options["rows"]``, with the remaining `options` as its fields.
 
-    Without a name the result is a `BuiltRows`. Raises `UsageError` for an unknown name or option.
+    If there is no ``"rows"``, the result is a `BuiltRows`. Raise `UsageError` for an unknown name
+    or option.
     """
     known = sorted({field.name for spec in _TOKEN_SPECS for field in fields(spec)} - {"form"})
     unknown = sorted({*options} - {"rows", *known})
@@ -437,8 +441,9 @@ def row_spec(
 ) -> RowSpec | BuiltRows:
     """Return the spec for the arguments `rows` and `seq_len` of `create_loader`.
 
-    If `rows` is None, the result is a `BuiltRows`. Raises `UsageError` for an unknown name, for a
-    `seq_len` that differs from that of the spec, and for a `seq_len` if the rows are not tokens.
+    If `rows` is None, the result is a `BuiltRows`. Raise `UsageError` for an unknown name, for a
+    `seq_len` that differs from the `seq_len` of the spec, and for a `seq_len` if the rows are not
+    tokens.
     """
     if seq_len is not None:
         seq_len = whole_number("seq_len", seq_len, 1)
@@ -469,8 +474,8 @@ def open_rows(
 ) -> Any:
     """Return the dataset of the rows that `spec` describes, for the split of `data` called `split`.
 
-    The argument `seed` determines the random steering variants of pairs. Raises the errors of
-    `spec.open`; they name the directory of `data`.
+    The argument `seed` determines the random steering variants of pairs. Raise the errors of
+    `spec.open`, with the directory of `data` in the message.
     """
     held = data.data if isinstance(data, PairData) else data
     with naming_dataset(held.path):
@@ -490,7 +495,8 @@ def _set(spec: object, **values: Any) -> None:
 def _check_token_rows(spec: Any) -> None:
     """Check and normalize `seq_len`, `labels` and the attention fields of a spec of tokens.
 
-    Raises `UsageError` for an invalid value.
+    The attention fields are `position_ids`, `doc_ids` and `cu_seqlens`. Raise `UsageError` for an
+    invalid value.
     """
     if spec.seq_len is not None:
         _set(spec, seq_len=whole_number("seq_len", spec.seq_len, 1))
@@ -501,15 +507,15 @@ def _check_token_rows(spec: Any) -> None:
 
 
 def _check_choice(name: str, value: Any, known: Any) -> None:
-    """Raise `UsageError` unless `value` is in `known`, or is None (chosen for each split)."""
+    """Raise `UsageError` unless `value` is in `known`, or is None (the default for each split)."""
     if value is not None:
         one_of(name, value, known if isinstance(known, tuple) else get_args(known))
 
 
 def _require_tokens(split: AnySplit, kind: str | None) -> None:
-    """Raise `UsageError` unless `split` can have rows of `kind`.
+    """Raise `UsageError` unless `split` can have rows of the kind `kind`.
 
-    The kind None stands for any form of preferences.
+    If `kind` is None, the split may hold any form of preferences.
     """
     if not isinstance(split, Split):
         raise UsageError(
@@ -533,7 +539,7 @@ def _require_tokens(split: AnySplit, kind: str | None) -> None:
 
 
 def _require_arrays(split: AnySplit, kind: str) -> None:
-    """Raise `UsageError` unless `split` belongs to a dataset of `kind`."""
+    """Raise `UsageError` unless the dataset of `split` has the kind `kind`."""
     held = "tokens" if isinstance(split, Split) else split.data.kind
     if held != kind:
         raise UsageError(
@@ -545,16 +551,18 @@ def _require_arrays(split: AnySplit, kind: str) -> None:
 def _default_seq_len(split: Split) -> int:
     """Return the default `seq_len`: 1,024, or the token limit of conversations if it is higher.
 
-    That limit is the one with which the conversations were built.
+    The limit is the maximum number of tokens per conversation with which they were built.
     """
     chat = split.dataset.chat
     return max(_SEQ_LEN, chat.max_tokens or 0) if chat is not None else _SEQ_LEN
 
 
 def _window_len(split: Split, seq_len: int, *, shifted: bool) -> int:
-    """Return `seq_len`, or the longest possible window if `split` has too few tokens for it.
+    """Return `seq_len`, or the length of the longest possible window if `split` is shorter.
 
-    In the second case a warning is given. A split without tokens does not change `seq_len`.
+    Warn if the split is shorter. If `shifted` is true, a window needs one more token than its
+    length, for the last label. If the split has too few tokens for a window of length 1, return
+    `seq_len`.
     """
     most = split.tokens - shifted
     if not 1 <= most < seq_len:

@@ -39,16 +39,16 @@ __all__ = [
 
 Batch = dict[str, torch.Tensor]
 Collate = Callable[[list[Any]], Any]
-"""A function that makes a batch of a list of samples."""
+"""A function that makes a batch from a list of samples."""
 Labels = Literal["shifted", "unshifted"]
 Seeds = npt.NDArray[np.uint64]
 Transform = Callable[[Batch, Seeds], Batch]
-"""A function of a batch and of seeds, one for each row, that returns the changed batch."""
+"""A function that takes a batch and a seed for each row, and returns the changed batch."""
 
 IGNORED_LABEL = -100
-"""The label of a token not to train on, and of all tokens in a row that only fills up a batch."""
+"""The label of tokens that are not trained on, and of rows that only fill up a batch."""
 OF_THE_BATCH = frozenset({"cu_seqlens", "max_seqlen"})
-"""The fields without an axis of rows: they describe the rows laid end to end."""
+"""The fields without a row axis, because they describe all rows of a batch, concatenated."""
 
 
 class SampleDataset(Protocol):
@@ -56,7 +56,7 @@ class SampleDataset(Protocol):
 
     @property
     def definition(self) -> Mapping[str, Any]:
-        """JSON values that, with the build, determine every sample."""
+        """JSON values that, with the content of the dataset, determine every sample."""
         ...
 
     def __len__(self) -> int: ...
@@ -70,15 +70,15 @@ class SampleDataset(Protocol):
         ...
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the ranges of tokens from which `samples` are read, as arrays of starts and stops.
+        """Return the ranges of tokens from which `samples` are read: starts and stops, two arrays.
 
-        They are counted from the first token of the split.
+        Positions are counted from the first token of the split.
         """
         ...
 
 
 class SampleList(list[Any]):
-    """The samples of one batch in a list. They are views of the attribute `batch`.
+    """List of the samples of one batch, which are views of the tensors in the attribute `batch`.
 
     A plain DataLoader collates the list. The collate function of a `Loader` returns `batch`
     instead. So a DataLoader made of the dataset, the sampler and the collate function of a `Loader`
@@ -121,7 +121,8 @@ class BatchDataset(Dataset[Batch]):
     def __getitems__(self, indices: Indices) -> list[Batch]:
         """Return the samples at `indices`, as views of one batch. A plain DataLoader calls this.
 
-        Rows of documents and preferences are padded to the longest row of the batch.
+        A negative index counts from the end. Rows of documents and preferences are padded to the
+        longest row of the batch.
         """
         numbers = from_the_end(indices, len(self))
         batch = self.batch(numbers)
@@ -132,12 +133,12 @@ class BatchDataset(Dataset[Batch]):
 
 
 def reopened(dataset: Any, split: Any, options: Mapping[str, Any]) -> Any:
-    """Return ``dataset(split, **options)``. The `__reduce__` of datasets names this function."""
+    """Return ``dataset(split, **options)``. This function is called to unpickle datasets."""
     return dataset(split, **options)
 
 
 def empty_split(split: Split | ArraySplit) -> InputError:
-    """Return the error for a split without documents or rows."""
+    """Return the error for `split`, which has no documents or rows. It names the other splits."""
     held: BuiltDataset | ArrayData = split.dataset if isinstance(split, Split) else split.data
     full = [name for name, other in held.splits.items() if len(other)]
     what = "0 documents" if isinstance(split, Split) else "no rows"
