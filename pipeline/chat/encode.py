@@ -49,7 +49,7 @@ MarkedIds = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.
 
 
 class TokenizerTables(NamedTuple):
-    """Tables made from a tokenizer.json, which `MarkedEncoder` needs."""
+    """Lookup tables that `MarkedEncoder` needs, made from a tokenizer.json."""
 
     special: dict[str, int]
     """Id of each special token."""
@@ -74,7 +74,7 @@ def tables_of(engine_json: bytes) -> TokenizerTables:
 
 
 class MarkedEncoder:
-    """Encoder of rendered conversations.
+    """Encoder that turns rendered conversations into token ids and a loss mask.
 
     The argument `engine_json` is the tokenizer.json that `encoder` has loaded.
     """
@@ -91,7 +91,9 @@ class MarkedEncoder:
     def encode(self, documents: MarkedTexts) -> MarkedIds:
         """Return the ids, the offsets and the loss mask of all `documents`, concatenated.
 
-        Raise `DataprepError` if the engine returned an id outside the vocabulary.
+        Document i has the tokens from `offsets[i]` to `offsets[i + 1]`. Raise `DataprepError` if
+        the engine returned an id outside the vocabulary, and `IncompatibleError` if the reference
+        library also encoded a document, to locate its tokens, and gave different ids.
         """
         found = _joined([self._encode_run(documents, run) for run in self._runs(documents)])
         ids = found[0]
@@ -103,9 +105,10 @@ class MarkedEncoder:
         return found
 
     def _runs(self, documents: MarkedTexts) -> Iterator[range]:
-        """Yield ranges of document numbers, each with about `batch_bytes` bytes of text.
+        """Yield consecutive ranges of document indexes that together cover all `documents`.
 
-        A document with special tokens as plain text (`literal`) gets a range of its own.
+        The text of a range has about as many bytes as the engine encodes at once. A document that
+        contains special tokens as plain text gets a range of its own.
         """
         sizes = np.fromiter(map(len, documents.texts), np.int64, len(documents))
         bands = np.cumsum(sizes) // self._encoder.batch_bytes
@@ -130,10 +133,11 @@ class MarkedEncoder:
     def _mask_doubtful(
         self, documents: MarkedTexts, run: range, encoded: Encoded, doubtful: set[int]
     ) -> MarkedIds:
-        """Return the ids, offsets and mask of the texts `run`, which are already `encoded`.
+        """Return the ids, offsets and mask of the texts with the indexes `run`.
 
-        The set `doubtful` has the numbers, counted from the start of the run, of texts whose token
-        sizes do not add up. The reference library computes the masks of these texts.
+        The engine has already encoded these texts, with the result `encoded`. The set `doubtful`
+        holds the positions in `run` of the texts in which the sizes of tokens do not show where
+        each token ends. The reference library encodes these texts again, to compute their masks.
         """
         edges = {0, len(run), *doubtful, *(number + 1 for number in doubtful)}
         found = []
@@ -149,8 +153,8 @@ class MarkedEncoder:
     def _encode_one(self, document: Marked, known: npt.NDArray[np.uint32] | None) -> MarkedIds:
         """Return the ids, offsets and mask of one document, encoded by the reference library.
 
-        Raise `IncompatibleError` if the ids differ from `known`, the ids given by the engine. With
-        None there is no comparison.
+        The argument `known` holds the ids that the engine gave for the document, if it was asked.
+        Raise `IncompatibleError` if `known` is not None and the ids differ from it.
         """
         ids, mask = (
             self._with_literal(document) if document.literal else self._by_offsets(document, known)
@@ -171,9 +175,10 @@ class MarkedEncoder:
     def _with_literal(
         self, document: Marked
     ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
-        """Return the ids and the mask of a document with text that must stay text.
+        """Return the ids and the mask of a document that contains special tokens as plain text.
 
-        In such text, the names of special tokens are not encoded as special tokens.
+        Only the special tokens that the template wrote are encoded as special tokens. The others
+        are encoded as ordinary text.
         """
         text = document.text
         ids, starts, ends = [], [], []
@@ -200,7 +205,10 @@ class MarkedEncoder:
         return self._reference
 
     def _literal_tokenizer(self) -> Tokenizer:
-        """Return the same tokenizer without special tokens, for text that must stay text."""
+        """Return the tokenizer without its special tokens, loaded by the reference library.
+
+        It encodes text in which the name of a special token must stay text.
+        """
         if self._literal is None:
             config = msgspec.json.decode(self._engine_json)
             self._literal = load_reference(msgspec.json.encode(literal_config(config)))
@@ -208,7 +216,7 @@ class MarkedEncoder:
 
 
 def _joined(parts: Sequence[MarkedIds]) -> MarkedIds:
-    """Return `parts` concatenated, with offsets that count over all parts."""
+    """Return the concatenation of `parts`, with offsets into the concatenated ids."""
     if len(parts) == 1:
         return parts[0]
     counts = [np.diff(offsets) for _, offsets, _ in parts]
@@ -220,16 +228,20 @@ def _joined(parts: Sequence[MarkedIds]) -> MarkedIds:
 
 
 def _ids_of(encoded: Encoded, run: range) -> Encoded:
-    """Return the ids and offsets of the texts `run` of `encoded`; the offsets start at 0."""
+    """Return the ids and offsets of the texts with the indexes `run`.
+
+    The argument `encoded` holds the ids and offsets of all texts. The returned offsets start at 0.
+    """
     ids, offsets = encoded
     own = offsets[run.start : run.stop + 1]
     return ids[own[0] : own[-1]], own - own[0]
 
 
 def _mask_of_run(documents: MarkedTexts, run: range, ends: Offsets) -> npt.NDArray[np.uint8]:
-    """Return the loss mask of the documents `run`, uint8 [tokens].
+    """Return the loss mask of the documents with the indexes `run`, uint8 [tokens].
 
-    The array `ends` has the end of each token in the concatenated texts of the run, in bytes.
+    The array `ends` holds the position at which each token ends, in bytes of the concatenated texts
+    of these documents.
     """
     starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
     edges = documents.edges(run.start, run.stop)
@@ -267,9 +279,8 @@ def _split_at_special_tokens(
 ) -> Iterator[tuple[int, int, int | None]]:  # fmt: skip
     """Yield (start, stop, id) for each special token in `text`, and for the text between them.
 
-    The id is None for text. The positions in `literal` are the starts and stops of spans: a special
-    token that begins in such a span counts as text. White space that a special token absorbs
-    belongs to no item.
+    For text, the id is None. The sequence `literal` holds the start and the stop of each span in
+    which special tokens count as text. White space that a special token absorbs belongs to no item.
     """
     names = sorted((name for name in special if name), key=len, reverse=True)
     pattern = re.compile(b"|".join(re.escape(name.encode()) for name in names))

@@ -1,4 +1,4 @@
-"""Estimate for `--dry-run` of a build of conversations, with their lengths, from a sample."""
+"""Estimate of a build of conversations for `--dry-run`, with lengths measured on a sample."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _lengths(prepared: ChatPrepared, sample: ChatSample) -> Lengths:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _EncodedSample:
-    """Encoded conversations of the sample. The whole input is `scale` times as large."""
+    """Encoded conversations of the sample. The whole input is `scale` times as large as it."""
 
     offsets: npt.NDArray[np.int64]
     mask: npt.NDArray[np.uint8]

@@ -50,7 +50,7 @@ class ChatKind(TokenBuild[ChatPrepared]):
     def chat_entry(self, prepared: ChatPrepared) -> tuple[ChatEntry, bytes]:
         """Return the manifest entry for conversations, and the chat template as bytes.
 
-        The counts in the entry are still 0.
+        The counts in the entry are 0, because they are known only at the end of the build.
         """
         chat, template = prepared.plan.payload.chat, prepared.plan.payload.chat.template.encode()
         entry = ChatEntry(

@@ -148,15 +148,18 @@ class ChatOptions:
 
     @property
     def formats(self) -> Mapping[str, str]:
-        """Format of a file by its last suffix. Other suffixes need the option `format`."""
+        """Mapping from suffixes of file names to formats.
+
+        Files with any other suffix need the option `format`.
+        """
         return _FORMATS
 
 
 def parse_assignments(parts: tuple[str, ...], where: str) -> tuple[tuple[str, str], ...]:
     """Return each of `parts`, a text ``NAME=FIELD``, as a pair (name, field).
 
-    Raise `UsageError`, which names the option `where`, if a text has another form or a name occurs
-    twice.
+    Raise `UsageError` if a text does not have this form, or if a name occurs twice. The error names
+    the option `where`.
 
     >>> parse_assignments(("messages=meta.dialog",), "--columns")
     (('messages', 'meta.dialog'),)
@@ -173,7 +176,8 @@ def parse_assignments(parts: tuple[str, ...], where: str) -> tuple[tuple[str, st
 def parse_variables(parts: tuple[str, ...]) -> dict[str, Any]:
     """Return the template variables in `parts`, each written ``NAME=VALUE``.
 
-    A value is parsed as JSON. If it is not valid JSON, it is text.
+    A value is parsed as JSON. If it is not valid JSON, it is text. Raise `UsageError` if a part has
+    another form, if its name cannot be the name of a variable, or if a name occurs twice.
 
     >>> parse_variables(("enable_thinking=false", "style=terse"))
     {'enable_thinking': False, 'style': 'terse'}

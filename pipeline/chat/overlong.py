@@ -1,7 +1,7 @@
-"""Policies for conversations with too many tokens, and refusal of those with none to train on.
+"""Policies for conversations with too many tokens, and refusal of those without tokens to train on.
 
 The policies work on parts of documents, which are ranges of tokens. A document that is not cut is
-one part. Tokens are copied only after all decisions about the parts to store.
+one part. Tokens are copied only after it is decided which parts are stored.
 """
 
 from __future__ import annotations
@@ -38,23 +38,25 @@ class Parts:
     documents: Counts
 
     def whole(self, tokens: int) -> bool:
-        """Return whether the parts together contain all tokens, whose number is `tokens`."""
+        """Return whether the parts contain every token of a batch with `tokens` tokens."""
         ends = np.concatenate([[0], self.stops])
         return bool(np.array_equal(self.starts, ends[:-1]) and ends[-1] == tokens)
 
 
 @dataclass(kw_only=True, slots=True)
 class Refusal:
-    """Reason for which a record is left out of the dataset."""
+    """Reason why a record is left out of the dataset."""
 
     reason: str
     detail: str
 
 
 class Cutter:
-    """Token limit and over-length policy of `chat`, applied to batches of documents.
+    """Token limit and over-length policy of the plan `chat`, applied to batches of documents.
 
-    The counter `counts` receives the number of conversations that each policy affected.
+    The method `cut` adds to `counts` the number of documents over the limit, under the name of the
+    policy, and the number of parts dropped from a document because they have no token to train on,
+    under "untrained_parts".
     """
 
     def __init__(self, chat: ChatPlan, counts: Counter[str]) -> None:
@@ -64,7 +66,7 @@ class Cutter:
     def cut(
         self, offsets: Counts, mask: npt.NDArray[np.uint8], owners: Counts
     ) -> tuple[Parts, dict[int, Refusal]]:
-        """Return the parts to store, and for each record to leave out a refusal by its number.
+        """Return the parts to store, and the reason for each record to leave out, by record index.
 
         Document i has the tokens from `offsets[i]` to `offsets[i + 1]`, and belongs to record
         `owners[i]`. The array `mask` [tokens] is 1 where a token is trained on.
@@ -108,8 +110,8 @@ class Cutter:
     ) -> Parts:
         """Return the parts that have a token to train on.
 
-        A document without such a part adds its record to `refused`. A record of preferences is
-        added if any of its answers has no token to train on.
+        If no part of a document has such a token, the record of this document is added to
+        `refused`. A record of preferences is thus refused if any of its answers has no such token.
         """
         edges = np.stack([parts.starts, parts.stops], 1).reshape(-1)
         # `reduceat` needs a token at each edge: the added 0 is for the end of the last part. Its

@@ -31,6 +31,6 @@ class ChatPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatPayload(TokenPayload, frozen=True, kw_only=True):
-    """Payload of the plan of a build of conversations."""
+    """The fields that plans of conversations have in addition to other plans."""
 
     chat: ChatPlan

@@ -89,9 +89,11 @@ class ChatPrepared(TokenPrepared):
 
 
 def survey_chat(options: ChatOptions) -> ChatSurvey:
-    """Return the inputs and the template. Of the inputs, only footers and first bytes are read.
+    """Return the inputs, cut into units, and the template.
 
-    Raise `UsageError` if an option of Hugging Face datasets is given, but no such dataset.
+    Only the first bytes or the footers of inputs are read. Raise `UsageError` if `hf_config` or
+    `hf_split` is set, but no input is a Hugging Face dataset. Raise `InputError` if an input or the
+    template cannot be used.
     """
     sources = tuple(find_sources(options))
     check_sources(sources, "Concatenate them.")
@@ -131,7 +133,7 @@ def prepare_chat(
 ) -> ChatPrepared:
     """Return the plan and a rendered sample of the inputs; see `tokens.prepare.prepare`.
 
-    If the template is not trusted, a worker process renders the sample.
+    If the template did not come with dataprep, a worker process renders the sample.
     """
     sources, units, read = surveyed.sources, surveyed.units, surveyed.read
     source = resolve_tokenizer(options.tokenizer, load=early is None)
@@ -215,9 +217,9 @@ def _chat_plan(options: ChatOptions, surveyed: ChatSurvey, source: TokenizerSour
 
 
 def _variables(options: ChatOptions, source: TokenizerSource) -> dict[str, Any]:
-    """Return the variables of the template: special tokens by role, and variables of the user.
+    """Return the variables of the template: special tokens such as `bos_token`, and `template_arg`.
 
-    A variable of the user replaces a special token of the same name.
+    A variable that the option `template_arg` gives replaces a special token of the same name.
     """
     found = {role: find_role(source.config, source.roles, role) for role in _ROLES}
     tokens = {f"{role}_token": token.token for role, token in found.items() if token is not None}
@@ -225,7 +227,10 @@ def _variables(options: ChatOptions, source: TokenizerSource) -> dict[str, Any]:
 
 
 def _sample_in_worker(request: SampleRequest, workers: Processes | None) -> ChatSample:
-    """Return the sample, rendered in one of `workers`, or in a new process if `workers` is None."""
+    """Return the sample, rendered in one of `workers`, or in a new process if `workers` is None.
+
+    Raise an error if the process fails.
+    """
     with contextlib.ExitStack() as stack:
         asked = workers or stack.enter_context(Processes(0, ChatTasks.address))
         event = asked.ask(msgspec.json.encode(request))
@@ -239,7 +244,7 @@ def _missing_token_notes(
 ) -> tuple[str, ...]:
     """Return a note if the template writes special tokens that the tokenizer does not have.
 
-    The result is an empty tuple if no such token occurs in the sample.
+    Only tokens that occur in the sample count. If there are none, return an empty tuple.
     """
     written = sorted(set(_SPECIAL_TOKEN.findall(_COMMENT.sub("", template.text))))
     known = {token["content"] for token in source.config.get("added_tokens") or []}

@@ -43,9 +43,9 @@ _ENDLESS = 8  # records over a limit of the template, after which sampling stops
 class ChatSample:
     """Rendered conversations of a sample.
 
-    The list `owners` has the record number of each of the `documents`. The number of records read
-    is `records`, and `sample` describes the part of the input that was read. The counter `refused`
-    has the number of refused records by reason.
+    The list `owners` holds, for each of the `documents`, the index of its record in the sample. The
+    number of records read is `records`, and `sample` describes the part of the input that was read.
+    The counter `refused` maps reasons to numbers of refused records.
     """
 
     masked_by: str
@@ -59,7 +59,7 @@ class ChatSample:
 def find_form(sources: Sequence[Source], units: Sequence[Unit], read: ChatReadOptions) -> Form:
     """Return the form of the first usable record. Raise `InputError` if there is none.
 
-    The option `read.form` must be None.
+    The option `read.form` must be None, so that the fields of the record decide its form.
     """
     first: str | None = None
     for unit in units:
@@ -80,10 +80,10 @@ def find_form(sources: Sequence[Source], units: Sequence[Unit], read: ChatReadOp
 
 
 class SampleRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Request for a sample of about `room` bytes of text at each of up to eight `places`.
+    """Request for a sample of the input, taken at up to eight `places`.
 
-    A place is an input and a span of it. The field `span.source` is the index of the place in
-    `places`.
+    About `room` bytes of text are read at each place. A place is an input and a span of it, in
+    which the field `source` is the index of the place in `places`.
     """
 
     chat: ChatPlan
@@ -98,8 +98,8 @@ class SampleRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ) -> SampleRequest:
         """Return a request for a sample of the surveyed inputs.
 
-        At each of eight places, `room` bytes are read. If there are fewer places, more bytes are
-        read at each.
+        About `room` bytes are read at each of up to eight places. If there are at most four places,
+        more bytes are read at each, so that the sample has about the same size.
         """
         sources, units = surveyed.sources, surveyed.units
         step = max(1, len(units) // _PLACES)

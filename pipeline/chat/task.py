@@ -69,7 +69,10 @@ class ChatTask:
     def run(
         self, number: int, scratch: Path, report: Report, clock: StageClock, threads: int
     ) -> TokenResult:
-        """Process unit `number`, and write its files to `scratch`."""
+        """Process unit `number`, write its files to `scratch`, and return its result.
+
+        If `threads` is not 0, the engine may encode with up to `threads` threads.
+        """
         if threads:
             self._encoder.spread(threads)
         plan, unit = self._plan, self._plan.units[number]
@@ -80,9 +83,10 @@ class ChatTask:
 def renderer_of(
     chat: ChatPlan, special_tokens: Iterable[str], watch: Watch | None = None
 ) -> Renderer:
-    """Return the renderer for a plan.
+    """Return the renderer for the template and the settings in `chat`.
 
-    If `watch` is given, the template is compiled under its limits.
+    If `watch` is given, the template is compiled under its limits. Raise `InputError` if the
+    template does not compile.
     """
     if watch is not None:
         watch.begin(f"compiling the template {chat.template_origin}")
@@ -125,7 +129,7 @@ class Renderings:
     """Rendered conversations of a batch of records, and the records that were refused.
 
     The item `owners[i]` is the index in the batch of the record that `documents[i]` comes from. The
-    mapping `refused` has the reason and its detail by the same kind of index.
+    mapping `refused` maps the index of each refused record to the reason and its detail.
     """
 
     documents: MarkedTexts = field(default_factory=MarkedTexts)
@@ -183,8 +187,10 @@ class Renderings:
 class _EncodedBatch(Batch):
     """Encoded documents of a batch.
 
-    All fields except `ids` and `marks` have one item for each document. The item of `hashes`
-    decides the split.
+    The array `ids` holds the tokens of all documents, concatenated, and `marks` holds their loss
+    mask and the scores of the documents. The other arrays have one item for each document:
+    `lengths` its number of tokens, `sizes` the bytes of its text, `starts` the position of its
+    record in the input, and `hashes` the hash that decides its split.
     """
 
     ids: npt.NDArray[np.generic]
@@ -227,7 +233,7 @@ class _ChatSink:
         self.finish: Callable[[], list[Piece]] = writer.finish
 
     def flush(self) -> int:
-        """Return 0, the number of tokens written, because nothing is buffered."""
+        """Return 0 for the number of tokens written, because no tokens are buffered."""
         return 0
 
 
@@ -279,7 +285,10 @@ class _ChatUnit(RecordUnit[_EncodedBatch]):
         return _EncodedReader(reader, self._encode)
 
     def _encode(self, batch: ChatBatch) -> _EncodedBatch:
-        """Return the conversations of `batch` rendered, tokenized, masked and cut."""
+        """Return the documents of `batch`: its conversations rendered, tokenized, masked and cut.
+
+        Records that are refused become rejects of the result.
+        """
         lap = self._clock.lap
         lap("parse")
         stops = self._plan.on_error == "error"
@@ -347,10 +356,10 @@ class _ChatUnit(RecordUnit[_EncodedBatch]):
         return self.hashes(batch.keys or self._own_keys(batch, found))
 
     def _own_keys(self, batch: ChatBatch, found: Renderings) -> list[bytes]:
-        """Return the split key of each record without `split_key`.
+        """Return the split key of each record, for a build without the option `split_key`.
 
         The key of a conversation is its rendered text. The key of preferences is their prompt or,
-        without a prompt, their first text.
+        without a prompt, their first text. The key of a refused record is meaningless.
         """
         texts = found.documents.texts
         if found.owners == list(range(len(batch.records))) and self._chat.form == "chat":
@@ -416,8 +425,9 @@ def _text_bytes(
 ) -> npt.NDArray[np.int64]:
     """Return the text size of each part in bytes.
 
-    If a document is cut, its whole size counts for its first part, and the other parts have 0
-    bytes.
+    The array `sizes` holds the text size of each document, and `documents` the index of the
+    document of each part. If a document is cut, its whole size counts for its first part, and the
+    other parts have 0 bytes.
     """
     first = np.diff(documents, prepend=-1) != 0
     return np.where(first, sizes[documents], 0)
@@ -436,7 +446,10 @@ def _prompt(record: ChatRecord) -> bytes:
 
 
 def _reject(batch: ChatBatch, number: int, why: tuple[str, str]) -> Reject:
-    """Return the reject for record `number` of `batch`, which was read but then refused."""
+    """Return the reject for the record with the index `number` in `batch`.
+
+    The record was read but then refused, for the reason and detail `why`.
+    """
     reason, detail = why
     record = batch.records[number]
     raw = msgspec.json.encode(record.conversations[0].messages)

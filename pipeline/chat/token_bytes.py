@@ -26,7 +26,7 @@ NormalForm = Literal["NFC", "NFD", "NFKC", "NFKD"]
 class PieceSizes:
     """Table of the size in bytes of each token of a byte-level tokenizer.
 
-    The list `forms` has the Unicode normal forms that the tokenizer applies to texts.
+    The sequence `forms` lists the Unicode normal forms that the tokenizer applies to texts.
     """
 
     def __init__(self, sizes: npt.NDArray[np.int64], forms: Sequence[NormalForm]) -> None:
@@ -38,8 +38,8 @@ class PieceSizes:
     def of(config: dict[str, Any], size: int) -> PieceSizes | None:
         """Return the table for `config`, a parsed tokenizer.json with `size` ids.
 
-        Return None if the tokenizer is not byte-level, or changes texts in other ways than normal
-        forms.
+        Return None if the tokenizer is not byte-level, or if it changes texts by anything else than
+        Unicode normalization.
         """
         forms = _forms(config.get("normalizer"))
         vocab = config["model"].get("vocab")
@@ -52,13 +52,17 @@ class PieceSizes:
         return PieceSizes(sizes, forms)
 
     def ends(self, ids: Ids) -> Offsets:
-        """Return the end of each token in the bytes of all texts concatenated, int64 [tokens]."""
+        """Return the position at which each token of `ids` ends, int64 [tokens].
+
+        Positions are bytes from the start of the first token.
+        """
         return np.cumsum(self._sizes.take(ids), dtype=np.int64)
 
     def doubtful(self, texts: Sequence[bytes], ends: Offsets, offsets: Offsets) -> set[int]:
-        """Return the numbers of the texts for which `ends` may be wrong.
+        """Return the indexes of the texts for which `ends` may be wrong.
 
-        The tokens of text i are those from `offsets[i]` to `offsets[i + 1]`.
+        The array `ends` holds the result of the method `ends` for the tokens of all `texts`. The
+        tokens of text i are those from `offsets[i]` to `offsets[i + 1]`.
         """
         sizes = np.fromiter(map(len, texts), np.int64, len(texts))
         bounds = np.append(ends, 0)[offsets - 1]  # the 0 is where the first text begins
@@ -66,10 +70,10 @@ class PieceSizes:
         return found | self._changed(texts)
 
     def _changed(self, texts: Sequence[bytes]) -> set[int]:
-        """Return the numbers of the texts that normalization changes.
+        """Return the indexes of the texts that normalization changes.
 
-        ASCII texts never change. All other texts are first checked in one call. There they are
-        joined by line feeds, which combine with no other character.
+        ASCII texts never change. To find out quickly that no text changes, all other texts are
+        first checked in one call, joined by line feeds, which combine with no other character.
         """
         if not self._forms:
             return set()

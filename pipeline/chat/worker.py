@@ -29,9 +29,9 @@ _REQUEST = msgspec.json.Decoder(Request | SampleRequest)
 
 
 class ChatTasks(TokenTasks):
-    """Functions of a worker process for the kind `chat`.
+    """Functions that a worker process calls for builds of the kind `chat`.
 
-    Samples are taken under the limits of the process.
+    Samples are also taken in worker processes, under the limits of the process.
     """
 
     address = "dataprep.pipeline.chat.worker:ChatTasks"

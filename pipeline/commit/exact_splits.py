@@ -33,9 +33,10 @@ _CHUNK_TOKENS = 1 << 22
 def split_sizes(
     names: Sequence[str], shares: dict[str, float | int | None], total: int
 ) -> list[int]:
-    """Return the number of records in each split of `names`.
+    """Return the number of records in each of the splits `names`, which have `total` records.
 
-    Raise `UsageError` if the sizes cannot add up to `total` records.
+    The mapping `shares` maps each name to a fraction, a number of records, or None for the rest.
+    Raise `UsageError` if the sizes cannot add up to `total`.
     """
     sizes = exact_sizes([shares[name] for name in names], total)
     if min(sizes) < 0 or sum(sizes) != total:
@@ -53,8 +54,8 @@ def distribute(
 ) -> list[PlacedPiece]:  # fmt: skip
     """Write the documents of `pieces` to new pieces by split, and return the new pieces.
 
-    The files are written in `directory`. Documents remain in order. The list `sizes` has the number
-    of records of each split.
+    The files are written in `directory`. Documents remain in order. The list `sizes` holds the
+    number of records of each of the splits `names`.
     """
     cuts = cut_points(lambda: map(_keys, pieces), sizes)
     distributed: list[PlacedPiece] = []
@@ -126,7 +127,11 @@ def _marks(placed: PlacedPiece) -> Marks | None:
 
 
 def _chunk_end(docs: npt.NDArray[np.uint64], start: int) -> int:
-    """Return the index after the last document of a chunk that starts at document `start`."""
+    """Return the stop index of a chunk of documents that starts at the index `start`.
+
+    The array `docs` holds the offsets of documents. A chunk has at most `_CHUNK_DOCUMENTS`
+    documents and `_CHUNK_TOKENS` tokens, but at least one document.
+    """
     last = min(start + _CHUNK_DOCUMENTS, len(docs) - 1)
     limit = docs[start] + np.uint64(_CHUNK_TOKENS)
     fitting = int(np.searchsorted(docs[start : last + 1], limit, "right")) - 1

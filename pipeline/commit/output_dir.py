@@ -92,8 +92,9 @@ def check(out: Path, load: Callable[[Path], F], *, overwrite: bool) -> F | None:
     """Return the manifest of the finished dataset in `out`, or None if a build may write there.
 
     The function `load` reads the manifest for the kind of the build. Raise `UsageError` if `out`
-    holds anything else, and `StorageError` if it cannot be written to. With `overwrite`, `out` may
-    hold a dataset of any kind, but no files that dataprep did not write.
+    holds anything else, the error of `load` if the dataset is damaged, and `StorageError` if `out`
+    cannot be written to. With `overwrite`, `out` may hold a damaged dataset or a dataset of any
+    kind, but no files that dataprep did not write.
     """
     _refuse_inside_dataset(out)
     with storage_errors(out):
@@ -109,7 +110,10 @@ def check(out: Path, load: Callable[[Path], F], *, overwrite: bool) -> F | None:
 
 
 def refuse_newer(out: Path, seen: Mark) -> None:
-    """Raise `BusyError` if another build published a dataset in `out` after the mark `seen`."""
+    """Raise `BusyError` if another build has published a dataset in `out` since `seen` was taken.
+
+    The mark `seen` is the result of `mark_of(out)` at an earlier time.
+    """
     if mark_of(out)[:-1] not in ((), seen[:-1]):  # a chmod is no publishing
         raise BusyError(
             "another build was published here first", where=str(out),
@@ -169,7 +173,7 @@ def _refuse_newer_version(out: Path) -> None:
 
 
 def _error_of_newer(out: Path) -> DataprepError | None:
-    """Return the E_VERSION error if a newer dataprep made the dataset in `out`, or None."""
+    """Return the E_VERSION error if a newer dataprep made the dataset in `out`, otherwise None."""
     for load in (token_manifest.load, array_manifest.load):
         try:
             load(out)
@@ -205,7 +209,7 @@ def _has_our_config(out: Path) -> bool:
 
 
 def _listed_files(data: bytes) -> set[str] | None:
-    """Return the names in the list of files of a config.json, or None if it is invalid."""
+    """Return the names in the list of files of the config.json `data`, or None if it is invalid."""
     try:
         return {entry.name for entry in _FILES.decode(data).files}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -215,8 +219,8 @@ def _listed_files(data: bytes) -> set[str] | None:
 def _unknown_files(out: Path) -> list[str]:
     """Return the sorted names of files and folders in `out` that do not belong to its dataset.
 
-    The files of a dataset are those in the list in config.json. If config.json is damaged, they are
-    all files with a name that dataset files may have.
+    The files of a dataset are config.json and the files that it lists. If config.json is damaged,
+    they are all files with a name that files of datasets may have.
     """
     try:
         data = read(out)
@@ -240,9 +244,9 @@ def _is_known(name: str, listed: set[str] | None) -> bool:
 
 
 def _raise_walk_error(error: OSError) -> None:
-    """Raise `error`, which `os.walk` reported, unless a folder is missing.
+    """Raise `error`, which `os.walk` reported, as a `StorageError`, unless a folder is missing.
 
-    A folder may be missing if another build has just replaced it.
+    A folder may be missing because another build has just replaced it.
     """
     if not isinstance(error, FileNotFoundError):
         with storage_errors(error.filename):
@@ -284,7 +288,7 @@ def _read_only(path: Path) -> bool:
 
 
 def _occupied(out: Path, what: str) -> UsageError:
-    """Return the error for a path that no build may replace; `what` says what is there."""
+    """Return the error for a path that no build may replace, where `what` says what is there."""
     return UsageError(
         what, where=str(out), code="E_EXISTS", remedy="Choose another --out; nothing was touched."
     )
@@ -317,8 +321,9 @@ def same_inputs(
 ) -> list[InputEntry] | str:
     """Return the `existing` entries if `sources` have the same content, else how they differ.
 
-    The order of inputs matters, but their names do not. All inputs are read, up to the first input
-    that differs. The arguments `config` and `split` are the options for Hugging Face datasets.
+    Inputs are compared in order, and their names may differ. Each input is read to compute its
+    fingerprint, up to the first input that differs. The arguments `config` and `split` are the
+    options for Hugging Face datasets.
     """
     if len(existing) != len(sources):
         return f"made from other inputs: {len(existing)}, not {len(sources)}"

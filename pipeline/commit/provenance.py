@@ -26,8 +26,8 @@ def input_entries(
 ) -> tuple[InputEntry, ...]:
     """Return the manifest entries of the inputs, with fingerprints and numbers of records.
 
-    The mapping `table_fingerprints` has the fingerprints of tables by source number. Fingerprints
-    of byte streams are combined from the chunk digests in `results`.
+    The mapping `table_fingerprints` maps the indexes of tables in `sources` to their fingerprints.
+    Fingerprints of byte streams are combined from the chunk digests in `results`.
     """
     digests: dict[int, list[str]] = {}
     records: Counter[int] = Counter()
@@ -75,7 +75,10 @@ def final_rejects(
 
 
 def in_blocks(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield `lines` joined into blocks of at least 256 KiB. The last block may be smaller."""
+    """Yield `lines` joined into blocks of at least 256 KiB.
+
+    The last block may be smaller or empty.
+    """
     block: list[bytes] = []
     size = 0
     for line in lines:

@@ -50,7 +50,11 @@ class PlacedPiece:
         return self.directory / f"{self.piece.stem}.{kind}"
 
     def array(self, kind: str) -> npt.NDArray[Any]:
-        """Return the array in the piece's file of this `kind`, which is not "tokens" or "mask"."""
+        """Return the array in the piece's file of this `kind`.
+
+        Files of the kinds "tokens" and "mask" cannot be read here, because they have no .npy
+        header.
+        """
         count = self.piece.documents
         shapes = {
             "docs": (count + 1,), "records": (count,), "scores": (count,),
@@ -61,10 +65,11 @@ class PlacedPiece:
 
 
 def large_piece(pieces: Iterable[PlacedPiece]) -> int:
-    """Return the size in bytes from which a piece becomes a shard without being joined to others.
+    """Return the minimum size in bytes of a piece that becomes a shard by itself.
 
-    Units grow with the input, and so do the pieces of its smallest splits. These pieces are still
-    joined, because a large input would otherwise make tens of thousands of files.
+    Smaller pieces are joined. The minimum is 8 MiB, or a sixteenth of the largest of `pieces` if
+    that is more. It grows with the pieces because a large input has many units, and its smallest
+    splits would otherwise have tens of thousands of files.
     """
     largest = max((placed.piece.files["tokens"].bytes for placed in pieces), default=0)
     return max(JOIN_BELOW_BYTES, largest // SMALL_PART)
@@ -73,10 +78,10 @@ def large_piece(pieces: Iterable[PlacedPiece]) -> int:
 def group(
     pieces: Iterable[PlacedPiece], large: int = JOIN_BELOW_BYTES
 ) -> Iterator[list[PlacedPiece]]:
-    """Yield the pieces of each shard: one piece of at least `large` bytes, or several smaller ones.
+    """Yield the pieces of each shard: a piece of at least `large` bytes, or several smaller pieces.
 
-    A small corpus becomes one file per split, and a large corpus is not copied. With the size from
-    `large_piece`, 10 TB of text make fewer than 20,000 files.
+    A small corpus becomes one file per split, and a large corpus is not copied. If `large` is the
+    result of `large_piece`, 10 TB of text make fewer than 20,000 files.
     """
     run: list[PlacedPiece] = []
     size = 0
@@ -147,7 +152,10 @@ class _Shard:
         }  # fmt: skip
 
     def link(self, kind: str, name: str) -> None:
-        """Link the file of the only piece under `name`, as a file of the shard."""
+        """Add the file `name` to the shard, as a link to the file of its only piece.
+
+        The file of the piece has the kind `kind`.
+        """
         (placed,) = self.run
         file = placed.piece.files[kind]
         crcs = np.array(file.crc32, np.uint32)
@@ -156,7 +164,7 @@ class _Shard:
         self.writer.link(placed.path(kind), name, hashed, *self.shapes[kind], sync=sync)
 
     def join(self, kind: str, name: str) -> None:
-        """Write the file `name` of the shard, joined from the files of all pieces."""
+        """Write the file `name` of the shard, joined from the pieces' files of this `kind`."""
         dtype, shape = self.shapes[kind]
         if kind == "tokens":
             self.writer.write_numbers(name, dtype, self.length, self._bytes(kind))
@@ -172,9 +180,9 @@ class _Shard:
                     yield data
 
     def _arrays(self, kind: str) -> Iterator[npt.NDArray[Any]]:
-        """Yield the array of each piece.
+        """Yield the array of this `kind` of each piece.
 
-        Offsets are shifted so that they count over the whole shard.
+        If the arrays hold offsets, they are shifted so that they count over the whole shard.
         """
         start = np.uint64(0)
         for placed in self.run:

@@ -21,9 +21,10 @@ __all__ = ["Collector"]
 
 
 class Collector:
-    """Converter from blocks, array elements and table rows to batches of chat records.
+    """Converter from blocks of lines, array elements and table rows to batches of chat records.
 
-    The `shaper` converts each record. The field `key_field`, if given, decides its split.
+    The argument `shaper` converts each record. The argument `key_field` is the name of the field
+    with the split key of a record, or None if no field decides the split.
     """
 
     def __init__(self, shaper: Shaper, key_field: str | None) -> None:
@@ -44,8 +45,8 @@ class Collector:
     def lines(self, block: Block, record: int, line: int) -> ChatBatch:
         """Return a batch of the records in the lines of `block`.
 
-        The arguments `record` and `line` are the numbers of its first record and line. Records that
-        cannot be used become rejects of the batch.
+        The first record of the block has the index `record` in the span, and the first line the
+        index `line`. Records that cannot be used become rejects of the batch.
         """
         if block.too_long:
             at = Position(record, line, block.offset)
@@ -67,7 +68,11 @@ class Collector:
         return batch
 
     def elements(self, part: Elements, record: int) -> ChatBatch:
-        """Return a batch of the records in array elements; the first has the number `record`."""
+        """Return a batch of the records in the array elements `part`.
+
+        The first record has the index `record` in the span. Records that cannot be used become
+        rejects of the batch.
+        """
         if part.too_long:
             start = part.starts[0]
             at = Position(record, part.lines[0], part.offset + start)
@@ -92,7 +97,11 @@ class Collector:
         return batch
 
     def _objects(self, found: list[dict[str, Any]], part: Elements, record: int) -> ChatBatch:
-        """Return a batch of the decoded objects `found`; `part` has their texts and positions."""
+        """Return a batch of the decoded objects `found`.
+
+        The argument `part` holds their texts and positions. The first object has the index `record`
+        in the span. Objects that cannot be used become rejects of the batch.
+        """
         batch = self.batch()
         try:
             batch.records, batch.plain_turns = self._shaper.records(found)
@@ -127,7 +136,10 @@ class Collector:
         return batch
 
     def add_json(self, batch: ChatBatch, at: Position, raw: bytes) -> None:
-        """Add to `batch` the record whose text is `raw`, or a reject if it cannot be used."""
+        """Add to `batch` the record at position `at`, or a reject if the record cannot be used.
+
+        The argument `raw` is the JSON text of the record.
+        """
         try:
             found = object_of(raw)
         except BadLineError as bad:
@@ -139,9 +151,10 @@ class Collector:
     def add(
         self, batch: ChatBatch, at: Position, found: dict[str, Any], raw: bytes | None, size: int
     ) -> None:
-        """Add to `batch` the record `found` of `size` bytes, or a reject if it cannot be used.
+        """Add to `batch` the record `found` at position `at`, or a reject if it cannot be used.
 
-        The argument `raw` is the text of the record, or None for a row of a table.
+        The argument `raw` is the JSON text of the record, or None for a row of a table. The
+        argument `size` is the number of bytes that the record takes up in the input.
         """
         batch.read += 1
         try:
@@ -159,9 +172,10 @@ class Collector:
             batch.keys.append(key)
 
     def _too_long(self, at: Position, head: bytes, size: int, what: str) -> ChatBatch:
-        """Return a batch with one reject, for a record of more bytes than the limit.
+        """Return a batch with one reject, for a record of `size` bytes, which is over the limit.
 
-        The argument `head` is the beginning of the record's text.
+        The argument `head` is the beginning of the record's text. The argument `what` ("a line" or
+        "an element") is used in the detail of the reject.
         """
         batch = self.batch()
         batch.read = 1
@@ -185,8 +199,9 @@ class Collector:
 def _name_count(found: list[dict[str, Any]], turns: PlainTurns | None) -> int | None:
     """Return the number of field names in all objects `found`, or None if it is not known.
 
-    It is known if the objects hold lists of the plain `turns`, and no other lists or objects. All
-    of `found` must have the same fields. Counting each name takes 600 ns per record instead.
+    It is known if each object holds the list of its plain `turns`, and no other lists or objects.
+    All of `found` must have the same fields. If the result is None, the caller has to count name by
+    name, which takes 600 ns per record.
     """
     if turns is None:
         return None

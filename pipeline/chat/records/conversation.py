@@ -50,8 +50,8 @@ class ChatRecord(msgspec.Struct, kw_only=True):
 class PlainTurns(NamedTuple):
     """Columns of all turns in a batch of conversations, where each turn is a role and a text.
 
-    The list `counts` has the number of turns of each conversation. The flag `role_first` is true if
-    the role comes before the text in all turns.
+    The list `counts` holds the number of turns of each conversation. The flag `role_first` is true
+    if the role comes before the text in all turns.
     """
 
     roles: list[str]
@@ -62,7 +62,12 @@ class PlainTurns(NamedTuple):
 
 @dataclass(kw_only=True, slots=True)
 class ChatBatch:
-    """Consecutive records of one span. Fields without a description are those of `Batch`."""
+    """Batch of consecutive chat records of one span.
+
+    The arrays `offsets` and `numbers` hold, for each usable record, the byte or row at which it
+    begins in the input and its index in the span. The number of lines is `line_count`. All other
+    fields without a description have the same meaning as in `Batch`.
+    """
 
     records: list[ChatRecord] = field(default_factory=list)
     plain_turns: PlainTurns | None = None

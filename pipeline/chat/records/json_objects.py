@@ -103,7 +103,7 @@ def _is_sound(found: Objects, data: bytes, starts: Starts) -> bool:
 
 
 def object_of(raw: bytes) -> dict[str, Any]:
-    """Return the object in one line. Raise `BadLineError` if it is not one valid object."""
+    """Return the object in the line `raw`. Raise `BadLineError` if it is not one valid object."""
     try:
         found: dict[str, Any] = _DECODER.decode(raw)
     except _REFUSALS as error:
@@ -148,10 +148,10 @@ def names_once(data: bytes, starts: Starts, found: Objects, names: int | None = 
 
 
 def _name_ends(octets: npt.NDArray[np.uint8]) -> tuple[Starts, Starts]:
-    """Return the positions of colons that may end a name, and of those that may be in a string.
+    """Return the positions of colons that may follow a name, and of the uncertain ones among them.
 
-    The second array is a part of the first. It has a colon if the quote before it may open a string
-    or comes after several backslashes, or if there is white space between quote and colon.
+    An uncertain colon may be inside a string: the quote before it may open a string or comes after
+    several backslashes, or there is white space between the quote and the colon.
     """
     colons = np.flatnonzero(octets == ord(":"))
     before, second, third, fourth = (octets[colons - back] for back in (1, 2, 3, 4))

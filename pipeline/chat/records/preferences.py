@@ -1,7 +1,7 @@
 """Preferences: records whose answers are compared, judged or rewarded (pairs, labels, groups).
 
-Each answer becomes a `Conversation`, whose `prompt` is the number of messages before the answer.
-These messages are the same in all conversations of a record.
+Each answer becomes a `Conversation`. Its field `prompt` is the number of messages before the
+answer. These messages are the same in all conversations of a record.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ def answer_start(messages: list[Message]) -> int:
 
 
 def labelled(conversation: Conversation, label: Any) -> ChatRecord:
-    """Return the record of a conversation whose last answer `label` calls good or bad.
+    """Return the record of a conversation with an answer labelled good (True) or bad (False).
 
+    If the field `prompt` of the conversation is 0, it is set to the `answer_start` of its messages.
     Raise `BadLineError` if `label` is not a boolean, or if there is no prompt or no answer.
     """
     if not isinstance(label, bool):
@@ -69,7 +70,8 @@ class Answers:
     ) -> ChatRecord:
         """Return the record of a chosen and a rejected answer to `prompt`.
 
-        Raise `BadLineError` if the answers are equal, or if no common prompt comes before them.
+        Answers may also begin with their prompt. Raise `BadLineError` if an answer cannot be read,
+        if the answers are equal, or if no common prompt comes before them.
         """
         answers = {"chosen": chosen, "rejected": rejected}
         for name, answer in answers.items():
@@ -89,9 +91,10 @@ class Answers:
     def group(
         self, prompt: list[Message], responses: Any, rewards: Any, tools: list[Any] | None
     ) -> ChatRecord:
-        """Return the record of several responses, each with its reward, or NaN without rewards.
+        """Return the record of several responses to `prompt`, each with its reward.
 
-        Raise `BadLineError` if `responses` or `rewards` cannot be used.
+        If `rewards` is None, all rewards are NaN. Raise `BadLineError` if `responses` or `rewards`
+        cannot be used, or if `prompt` has no message of the user.
         """
         if not isinstance(responses, list):
             raise BadLineError(
@@ -114,11 +117,11 @@ class Answers:
     def _conversation(
         self, prompt: list[Message], answer: Any, name: str, tools: list[Any] | None
     ) -> Conversation:
-        """Return the conversation of `prompt` and `answer`.
+        """Return the conversation of `prompt` and `answer` (the value of field `name`).
 
-        If `answer` begins with a prompt itself, the result has only the messages of `answer` and
-        the system turn. Its `prompt` is then -1, because the number of messages in the prompt is
-        not known yet.
+        If the messages of `answer` begin with a prompt of their own, only the system turn of
+        `prompt` is put before them. In this case, the field `prompt` of the result is -1, because
+        it is not known yet how many of its messages belong to the prompt.
         """
         messages, train = self.answer(answer, name)
         whole = messages[0]["role"] in _ASKING
@@ -129,9 +132,10 @@ class Answers:
         )  # fmt: skip
 
     def answer(self, value: Any, name: str) -> tuple[list[Message], Train]:
-        """Return the messages and the training flags of an answer: a text, a turn, or several.
+        """Return the messages and the training flags of an answer: a text, a turn or turns.
 
-        Raise `BadLineError`, naming the field `name`, if the answer is empty or cannot be read.
+        The answer is `value` (the value of field `name`). The flags are None if no message has one.
+        Raise `BadLineError`, which names the field, if the answer is empty or cannot be read.
         """
         if isinstance(value, str):
             if not value:
@@ -147,7 +151,7 @@ def _asks(prompt: list[Message]) -> bool:
 def _system_turn(prompt: list[Message], messages: list[Message]) -> list[Message]:
     """Return a list with the system turn of `prompt`.
 
-    The list is empty if `prompt` has none, or if `messages` begin with their own.
+    The list is empty if `prompt` has no system turn, or if `messages` begin with a system turn.
     """
     systems = ("system", "developer")
     own = messages[0]["role"] in systems
@@ -155,9 +159,10 @@ def _system_turn(prompt: list[Message], messages: list[Message]) -> list[Message
 
 
 def _find_prompt(found: list[Conversation], prompt: list[Message]) -> None:
-    """Set the prompt of two complete conversations to the first messages that both share.
+    """Set the prompt of both conversations `found` to the first messages that they share.
 
-    Raise `BadLineError` if they share no prompt, or if the shared messages lack the given `prompt`.
+    Both conversations contain their prompts. Raise `BadLineError` if the shared messages contain no
+    question of a user, or do not contain the last message of `prompt`, which the record gives.
     """
     first, second = (one.messages for one in found)
     limit = min(len(first), len(second)) - 1
@@ -180,9 +185,10 @@ def _find_prompt(found: list[Conversation], prompt: list[Message]) -> None:
 
 
 def _rewards(value: Any, count: int) -> list[float]:
-    """Return the reward of each of `count` responses. All are NaN if there are no rewards.
+    """Return the reward of each of `count` responses, from the field `rewards`.
 
-    Raise `BadLineError` if `value` is not a list of `count` finite numbers.
+    If `value` is None or a list of `count` nulls, all rewards are NaN. Otherwise, raise
+    `BadLineError` if `value` is not a list of `count` finite numbers.
     """
     if value is None:
         return [math.nan] * count

@@ -34,10 +34,10 @@ _BLOCK_BYTES = 256 << 10  # its objects and ids fit the caches: 8 % faster than 
 class ChatReadOptions:
     """Options for reading conversations from records.
 
-    The option `shape` is one of `SHAPES`, and `form` one of `FORMS`. With None, the fields of each
-    record decide. Each pair in `columns` is a name of `FIELDS` or `ROLES` and the name in the
-    records, where a dot separates nested names. The text `system` becomes a system turn in
-    conversations without one.
+    The option `shape` is one of `SHAPES`, and `form` is one of `FORMS`. If one of them is None, the
+    fields of each record decide it. Each pair in `columns` is a name of `FIELDS` or `ROLES` and the
+    name that the records use instead, where a dot separates nested names. The text `system` becomes
+    the system turn of conversations without one. Raises `UsageError` if an option is not valid.
     """
 
     shape: str | None = None
@@ -66,7 +66,8 @@ def _one_of(
 ) -> None:
     """Raise `UsageError` if `value` is neither None nor in `known`.
 
-    The mapping `others` names options that accept a value. The error suggests such an option.
+    The error names the option `where`. The mapping `others` maps values that another option accepts
+    to the name of that option, which the error suggests.
     """
     if value is not None and value not in known:
         other = (others or {}).get(value)

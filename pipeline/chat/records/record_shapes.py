@@ -112,9 +112,10 @@ class Shaper:
         return name in own or _is_field(name)
 
     def records(self, found: list[Record]) -> tuple[list[ChatRecord], PlainTurns | None]:
-        """Return each record converted by `record`, and the turns of all records.
+        """Return the result of `record` for each of `found`, and the turns of all records.
 
-        The turns are None unless all are plain.
+        The turns are None unless all records are known to hold a list of plain turns in the same
+        field, and nothing else that is used.
         """
         layouts = set(map(tuple, found))
         field = self._of_plain_turns.get(layouts.pop()) if len(layouts) == 1 else None
@@ -126,9 +127,9 @@ class Shaper:
         return list(map(self.record, found)), None
 
     def record(self, record: Record) -> ChatRecord:
-        """Return the conversations of `record`.
+        """Return the conversations of `record`. Raise `BadLineError` if the record cannot be used.
 
-        They may share lists and objects with `record`, which is not modified.
+        The result may share lists and objects with `record`, which is not modified.
         """
         if None in record.values():
             record = {name: value for name, value in record.items() if value is not None}
@@ -147,7 +148,8 @@ class Shaper:
     def _misnamed(self, record: Record, bad: BadLineError) -> BadLineError:
         """Return the error to raise for `bad`: `bad` itself, or a more precise error.
 
-        The error is more precise if no shape fits and fields that `--columns` names are missing.
+        The error is more precise if no shape fits because `record` lacks fields that `--columns`
+        names.
         """
         reason = bad.args[0]
         missing = [".".join(path) for path in self._columns.values() if not _has(record, path)]
@@ -172,7 +174,8 @@ class Shaper:
     def _new_converter(self, names: tuple[str, ...]) -> Convert:
         """Return a function that converts records with the fields `names`.
 
-        The function is cached, unless the names are very long.
+        The function is cached, unless the names are very long. Raise `BadLineError` if no known
+        shape has these fields.
         """
         if len(self._converters) >= _MAX_LAYOUTS:
             self._converters.clear()
@@ -217,7 +220,11 @@ class Shaper:
         )  # fmt: skip
 
     def _turns_of(self, layout: RecordLayout, record: Record) -> tuple[list[Message], Train, int]:
-        """Return the messages, their training flags, and the number of messages in the prompt."""
+        """Return the messages, their training flags, and the number of messages in the prompt.
+
+        The number is 0 unless the shape is "prompt", because other shapes do not tell it. Raise
+        `BadLineError` if the record cannot be used.
+        """
         fields = layout.fields
         if layout.shape in ("messages", "sharegpt"):
             name = fields["messages" if layout.shape == "messages" else "conversations"]
@@ -267,7 +274,10 @@ class Shaper:
     def _prompt_of(
         self, layout: RecordLayout, record: Record
     ) -> tuple[list[Message], list[Any] | None]:
-        """Return the messages before the answers of a record (possibly none), and its tools."""
+        """Return the messages before the answers of a record (possibly none), and its tools.
+
+        Raise `BadLineError` if the last of these messages is a turn of the assistant.
+        """
         messages: list[Message] = []
         if layout.shape in ("alpaca", "instances"):
             messages = _instruction(layout, record)
@@ -279,7 +289,11 @@ class Shaper:
         return self._with_system(messages, layout, record), _tools(layout, record)
 
     def _prompt_turns(self, value: Any, name: str) -> list[Message]:
-        """Return the messages of a prompt, which is a text of the user, a transcript, or turns."""
+        """Return the messages of a prompt, which is a text of the user, a transcript, or turns.
+
+        The prompt is `value` (the value of field `name`). Raise `BadLineError` if it cannot be
+        read.
+        """
         if isinstance(value, str) and not value:
             raise BadLineError("empty", f"{name!r} is empty")
         if isinstance(value, str):
@@ -288,9 +302,10 @@ class Shaper:
 
 
 def _plain_texts(layout: RecordLayout, otherwise: Convert) -> Convert:
-    """Return a fast function that converts records of two or three plain texts.
+    """Return a fast function that converts records with a question and an answer as plain texts.
 
-    Any other record is passed to the function `otherwise`.
+    The question may be an instruction with an input. The function passes any other record to
+    `otherwise`.
     """
     fields = layout.fields
     asked = fields["prompt" if layout.shape == "prompt" else "instruction"]
@@ -320,7 +335,8 @@ def _plain_texts(layout: RecordLayout, otherwise: Convert) -> Convert:
 def _instruction(layout: RecordLayout, record: Record) -> list[Message]:
     """Return the messages of `history`, followed by a message of the user.
 
-    The message of the user is the instruction, followed by its input.
+    The message of the user is the instruction, followed by its input. Raise `BadLineError` if one
+    of these fields cannot be used.
     """
     names = [layout.fields.get(ours, ours) for ours in ("instruction", "input")]
     parts = [record[name] for name in names if name in record]
@@ -345,7 +361,10 @@ def _instance(value: Any) -> Record:
 
 
 def _history(value: Any) -> list[Message]:
-    """Return the messages in `history`, a list of pairs of question and answer."""
+    """Return the messages in `history`, a list of pairs of question and answer.
+
+    Raise `BadLineError` if `value` is not a list of pairs of non-empty texts.
+    """
     messages: list[Message] = []
     for pair in value if isinstance(value, list) else [None]:
         if not isinstance(pair, list) or list(map(type, pair)) != [str, str] or not all(pair):
@@ -371,8 +390,8 @@ class RecordLayout:
     """Form, shape and field names of records that have the same fields.
 
     In pairs and groups, `shape` is the shape of the prompt. It is None if there is no prompt, or if
-    the answers begin with it. The mapping `fields` has the name in the records for a name of
-    `FIELDS`.
+    the answers begin with it. The mapping `fields` maps the names of `FIELDS` to the names that the
+    records use.
     """
 
     form: Form
@@ -422,7 +441,10 @@ def _layout_of(names: tuple[str, ...], form: Form | None, shape: str | None) -> 
 
 
 def _unknown(problem: str, names: Iterable[str]) -> BadLineError:
-    """Return the error for a record in no known shape; it lists the known shapes."""
+    """Return the error for a record in no known shape.
+
+    The error states the `problem`, and lists the fields `names` of the record and the known shapes.
+    """
     known = "; ".join(f"{shape}: {' + '.join(needed)}" for shape, needed in SHAPES.items())
     seen = ", ".join(map(repr, names))[:200] or "nothing"
     return BadLineError("unknown_shape", f"{problem}; seen: {seen}; known: {known}")

@@ -65,7 +65,11 @@ def _batches(
     collect: Collector,
     within: Callable[[], AbstractContextManager[None]],
 ) -> Iterator[ChatBatch]:
-    """Yield batches of Arrow rows, which are decoded in the context `within()`."""
+    """Yield batches of the records in Arrow rows.
+
+    The first of `rows` has the index `first_row` in the table, and its record has the index
+    `first_record` in the span. Rows are decoded in a context that `within()` returns.
+    """
     for part in each_decoded(_parts(rows), within):
         batch = collect.batch()
         size = part.nbytes // max(1, part.num_rows)
@@ -94,7 +98,10 @@ def _parts(rows: Any) -> Iterator[Any]:
 
 
 def _values(rows: Any, size: int) -> list[Any]:
-    """Return each row as a dict without nulls, or as a `BadLineError` that says what is wrong."""
+    """Return each row as a dict without nulls, or as a `BadLineError` that says what is wrong.
+
+    The argument `size` is the mean size of a row in bytes.
+    """
     if rows.num_rows == 1 and size > MAX_RECORD_BYTES:
         problem = f"a row of {size} bytes, over the limit of {MAX_RECORD_BYTES}"
         return [BadLineError("too_long", problem)]

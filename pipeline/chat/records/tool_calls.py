@@ -50,7 +50,8 @@ def spelled_calls(text: Any, where: str) -> list[dict[str, Any]]:
 def one_call(call: Any, where: str) -> dict[str, Any]:
     """Return `call`, with its `id`, in the form that templates expect.
 
-    Raise `BadLineError` if it names no function.
+    Raise `BadLineError` if the call is not an object, names no function, or has arguments that are
+    not an object. The error says `where` the call is.
     """
     if not isinstance(call, dict):
         raise _bad(f"a tool call of {where} is a JSON {kind_of(call)}, not an object")
@@ -85,7 +86,8 @@ def _arguments(function: dict[str, Any], name: str, where: str) -> dict[str, Any
 def tools_of(value: Any) -> list[Any] | None:
     """Return the tools in `value`, a list or the JSON text of a list, or None if there are none.
 
-    A plain function description is wrapped in a tool, as templates expect.
+    A plain function description is wrapped in a tool, as templates expect. Raise `BadLineError` if
+    `value` or a tool cannot be used.
 
     >>> tools_of('[{"name": "add", "parameters": {}}]')
     [{'type': 'function', 'function': {'name': 'add', 'parameters': {}}}]

@@ -6,7 +6,7 @@ and weights are translated.
 
 Content blocks in the order in which templates render a turn (reasoning, text, calls) become the
 fields of a message. Any other order is refused, because the rendering would not have the order of
-the record. Blocks that are not text are refused, too.
+the record. Blocks that are not text are also refused.
 
 A conversation may also be a transcript in one text, as in Anthropic's hh-rlhf: each turn begins
 with an empty line and "Human:" or "Assistant:". Any other text is an ordinary text.
@@ -76,9 +76,9 @@ _TRANSCRIPT_ROLES = {"Human": "user", "Assistant": "assistant"}
 
 
 def shifted(train: Train, count: int) -> Train:
-    """Return the flags `train` with `count` values of None before them.
+    """Return the flags `train` after `count` messages without a flag were added in front.
 
-    These values are for messages added in front. The result is None if `train` is None.
+    The flags of the added messages are None. The result is None if `train` is None.
 
     >>> shifted([True], 2)
     [None, None, True]
@@ -133,8 +133,8 @@ class Turns:
     def _renamed(self, value: Any) -> list[Message] | None:
         """Return the messages if it is enough to rename the fields of `value`, otherwise None.
 
-        This is enough if each turn has only a role and a text, under the last name of each field in
-        `role` and `content`.
+        This is enough if each turn has only a role and a text, in the fields that come last in the
+        constructor's arguments `role` and `content` (by default `from` and `value`).
         """
         role, content, roles = self._role[-1], self._content[-1], self._spoken
         try:
@@ -200,7 +200,10 @@ class Turns:
         return self._any_turn(turn, role, where), _weight(turn, where)
 
     def _any_turn(self, turn: Message, role: str, where: str) -> list[Message]:
-        """Return the messages in a turn of any form: its tool results, then the turn itself."""
+        """Return the messages in a turn of any form: its tool results, then the turn itself.
+
+        Raise `BadLineError`, which says `where` the turn is, if the turn cannot be used.
+        """
         content = _first(turn, self._content)
         said = _content_parts(content, role, where)
         if turn.get("tool_calls") is not None:
@@ -307,7 +310,8 @@ def _content_parts(content: Any, role: str, where: str) -> _Content:
 def _with_results(message: Message, said: _Content, where: str) -> list[Message]:
     """Return the tool results in a turn, followed by `message` if it is not empty.
 
-    Raise `BadLineError` if there is nothing at all, unless a tool sent `message`.
+    Raise `BadLineError`, which says `where` the turn is, if it has no tool results and `message` is
+    empty. An empty message of the role "tool" is allowed.
     """
     empty = not (message["content"] or said.calls or message.get("reasoning_content"))
     if said.results:
@@ -426,7 +430,11 @@ def _block_value(block: dict[str, Any], where: str) -> Any:
 
 
 def _block_calls(block: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    """Return the tool calls in a block, which has the fields of a call or a value that is JSON."""
+    """Return the tool calls in a content block.
+
+    The block has the fields of a call, or a value that contains calls as JSON. Raise
+    `BadLineError`, which says `where` the block is, if a call cannot be used.
+    """
     if block.get("input") is not None:  # as Anthropic's API has it
         call = {"name": block.get("name"), "arguments": block["input"], "id": block.get("id")}
         return [one_call(call, where)]
@@ -472,6 +480,8 @@ def transcript(text: str, name: str) -> list[Message] | None:
 
 def transcript_prompt(text: str, name: str) -> list[Message] | None:
     r"""Return the turns of a prompt that ends with "Assistant:", or None if it is not a transcript.
+
+    Raise `BadLineError`, which names the field `name`, if a turn is empty.
 
     >>> transcript_prompt("\n\nHuman: Hi\n\nAssistant:", "prompt")
     [{'role': 'user', 'content': 'Hi'}]

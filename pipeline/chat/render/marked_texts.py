@@ -23,8 +23,8 @@ _TEXT, _EDGES = itemgetter(0), itemgetter(1)
 class Marked(NamedTuple):
     """A text in UTF-8 with the spans that are trained on.
 
-    The list `edges` has the start and the stop of each span in bytes, one after the other. The
-    spans are in order and do not overlap. The sequence `literal` has, in the same form, the spans
+    The list `edges` holds the start and the stop of each span in bytes, one after the other. The
+    spans are in order and do not overlap. The sequence `literal` holds, in the same form, the spans
     in which the record contains a special token as plain text, which must stay text.
     """
 
@@ -76,9 +76,9 @@ class MarkedTexts:
         return map(self.__getitem__, range(len(self)))
 
     def edges(self, first: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return the spans of the texts from `first` to `stop`, int64 [spans, 2].
+        """Return the spans to train on of texts `first` to `stop` - 1, int64 [spans, 2].
 
-        Positions are bytes in the concatenation of these texts.
+        Each row is the start and the stop of a span, in bytes of the concatenation of these texts.
         """
         bounds = np.array(self.bounds[first : stop + 1], np.int64)
         flat = np.array(self.flat[bounds[0] : bounds[-1]], np.int64)
@@ -87,7 +87,11 @@ class MarkedTexts:
 
 
 def marked(text: str, spans: Spans, literal: Spans = ()) -> Marked:
-    """Return `text` in UTF-8, with its spans of characters converted to spans of bytes."""
+    """Return `text` in UTF-8, with its spans of characters converted to spans of bytes.
+
+    The spans to train on are `spans`, and those of special tokens that must stay text are
+    `literal`.
+    """
     return Marked(text.encode(), byte_edges(text, spans), byte_edges(text, literal) or ())
 
 

@@ -1,17 +1,17 @@
 """Spans of messages in a rendering, located by rendering growing prefixes of the conversation.
 
 The span of a message begins where the rendering of the messages before it ends. For a message of
-the assistant, this rendering includes the generation prompt, which a model receives. The span ends
-where the rendering of the messages up to and including this message ends. Both renderings must be
-prefixes of the rendering of the whole conversation, which proves the span. This takes two
-renderings per message.
+the assistant, this rendering includes the generation prompt, which a model receives before it
+answers. The span ends where the rendering of the messages up to and including this message ends.
+Both renderings must be prefixes of the rendering of the whole conversation, which proves the span.
+This takes two renderings per message.
 
-Some templates change the text before a message if other messages follow. Mistral's template prints
-the tools before the last question, for example. Then a mark is inserted in the words of the message
-before the answer, and three conversations are rendered: the messages before the answer, with the
-generation prompt; the messages up to the answer; and the whole conversation. The text behind the
-mark in each rendering must be a prefix of that text in the next rendering. Otherwise the record is
-refused.
+Some templates change the text before a message if other messages follow. For example, Mistral's
+template prints the tools before the last question. For such templates, a mark is inserted in the
+words of the message before the answer, and three conversations are rendered with it: the messages
+before the answer, with the generation prompt; the messages up to and including the answer; and the
+whole conversation. In each rendering, the text behind the mark must begin with the text behind the
+mark in the previous rendering. Otherwise the record is refused.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Prefixes:
     def words_start(self, index: int) -> int:
         """Return the position in the rendering at which the words of message `index` begin.
 
-        Raise `RenderError` if the rendering does not begin with the messages before it.
+        Raise `RenderError` if the rendering of all messages does not begin with the rendering of
+        the messages before message `index`.
         """
         before = self._before(index)
         if not self._text.startswith(before):
@@ -90,10 +91,10 @@ class Prefixes:
     def _before(self, index: int) -> str:
         """Return the text before the words of message `index`.
 
-        For a message of the assistant, this text ends with the generation prompt. The prompt may
-        contain text that the template does not write before past answers, such as the opening of a
-        thought. The result then ends where that text begins, which the rendering of a probe message
-        shows.
+        For a message of the assistant, this text ends with the generation prompt. If the prompt
+        ends with text that the template does not write before past answers, such as the opening of
+        a thought, the result leaves this ending out. The method `_head` shows where it begins.
+        Raise `RenderError` if a rendering fails or the template has no generation prompt.
         """
         if self._messages[index].get("role") != "assistant":
             return self._prefix(index, prompt=False)
@@ -106,7 +107,7 @@ class Prefixes:
     def _span_behind_mark(self, index: int) -> tuple[int, int] | None:
         """Return the span of the words of assistant message `index`, or None if there is no proof.
 
-        The proof uses a mark in the message before it; see the docstring of this module.
+        The proof uses a mark in the message before the answer; see the docstring of this module.
         """
         messages = self._messages
         marked = _marked(messages[index - 1]) if index else None
@@ -142,8 +143,9 @@ class Prefixes:
     ) -> tuple[int, str]:  # fmt: skip
         """Return the position of the mark in the rendering of `messages`, and the text behind it.
 
-        The argument `marked` has the same messages with a mark in one of them. Raise `ValueError`
-        if the mark changes the rendering, or does not occur exactly once.
+        The argument `marked` is the same messages with a mark in one of them. Raise `ValueError` if
+        the template fails, if the mark changes the rendering, or if it is not rendered exactly
+        once.
         """
         try:
             text = self._render(messages, prompt=prompt)
@@ -157,9 +159,10 @@ class Prefixes:
         return len(before), behind
 
     def _head(self, index: int) -> str | None:
-        """Return the text before a probe answer that replaces message `index` and all that follow.
+        """Return the text that the template writes before the words of an answer, or None.
 
-        Return None if the template fails or does not print the probe.
+        The answer has fixed words, and replaces message `index` and all messages after it. Return
+        None if the template fails or does not print these words.
         """
         probe = {"role": "assistant", "content": _PROBE}
         try:
@@ -187,9 +190,8 @@ class Prefixes:
 def _common(prompt: str, head: str | None, bare: str) -> str | None:
     """Return the text that comes before an answer, or None if it is not known.
 
-    The text `bare` is the rendering of the messages before the answer, and `prompt` the same with
-    the generation prompt. The text `head` is what comes before the words of a probe answer, or
-    None.
+    The text `bare` is the rendering of the messages before the answer, and `prompt` is the same
+    rendering with the generation prompt. The text `head` is the result of `Prefixes._head`.
     """
     if head is not None and prompt.startswith(head):
         return head

@@ -86,8 +86,8 @@ class Session:
     def first_spans(self, marked: Sequence[Span], count: int) -> list[Span]:
         """Return the spans that the template marks if it renders only the first `count` messages.
 
-        The list `marked` has the spans in the rendering of all messages. Raise `RenderError` if it
-        does not begin with the returned spans.
+        The list `marked` holds the spans in the rendering of all messages. Raise `RenderError` if
+        `marked` does not begin with the returned spans.
         """
         if count == len(self.messages):
             return list(marked)
@@ -158,7 +158,10 @@ def find_spans(
 def _everything(
     conversation: Conversation, prefixes: Prefixes, chosen: Sequence[int], length: int
 ) -> list[Span]:
-    """Return spans of all text except the prompt and the messages that are not `chosen`."""
+    """Return spans of all text except the prompt and the messages that are not `chosen`.
+
+    The rendering has `length` characters. Raise `RenderError` if a span cannot be proved.
+    """
     first = conversation.prompt
     start = prefixes.words_start(first) if first else 0
     left_out = [at for at in range(first, len(conversation.messages)) if at not in chosen]
@@ -176,11 +179,13 @@ def _by_markers(
 ) -> list[Span]:  # fmt: skip
     """Return the spans of the messages with the indexes `chosen`, for a template with markers.
 
-    Markers give the spans of the assistant's messages, and prefixes the spans of other messages. A
-    template may mark one message twice and another message never, so equal numbers of spans and
-    messages do not prove which span belongs to which message: each span must also contain the words
-    of its message. If a span does not, the template renders the first messages alone, once with and
-    once without a message. The spans that are added belong to this message.
+    Markers give the spans of the assistant's messages, and prefixes the spans of other messages. If
+    only some messages of the assistant are chosen, it must be known which marked span belongs to
+    which message. Equal numbers of spans and messages do not prove it, because a template may mark
+    one message twice and another message never: each span must also contain the words of its
+    message. If one does not, the template renders the messages before a chosen message, and then
+    the same messages with the chosen message: the spans that are added belong to the chosen
+    message.
     """
     marked = session.marked_spans(len(session.messages), text)
     roles = [message.get("role") for message in conversation.messages]

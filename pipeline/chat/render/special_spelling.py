@@ -54,8 +54,8 @@ class Spelling:
     def texts(self, values: Sequence[Any]) -> list[str]:
         """Return the texts among `values`, and the texts in those objects that may contain a token.
 
-        Most objects contain none. Searching their JSON takes a tenth of the time of visiting all
-        texts.
+        Most objects contain no special token. Searching the JSON of an object takes a tenth of the
+        time of visiting all its texts.
         """
         texts: list[str] = []
         for value in values:
@@ -75,7 +75,10 @@ class Spelling:
         return self._pattern.search(text) is not None
 
     def marked(self, value: Any, marks: str) -> Any:
-        """Return a copy of `value` with the two `marks` around each special token in its texts."""
+        """Return a copy of `value` with marks around each special token in its texts.
+
+        The text `marks` consists of the mark before a token and the mark after it.
+        """
         if isinstance(value, str):
             return self._pattern.sub(rf"{marks[0]}\g<0>{marks[1]}", value)
         if isinstance(value, dict):

@@ -61,7 +61,8 @@ class CompiledTemplate:
     """Compiled template with its variables, which are the same for all records.
 
     Raises `InputError` (E_TEMPLATE), with `origin` and the line, if the text is not a Jinja
-    template.
+    template. Raises `UsageError` if a variable has a name that each record sets, such as
+    `messages`.
     """
 
     def __init__(
@@ -95,8 +96,8 @@ class CompiledTemplate:
 
         If `marks` are given, the first of these two characters is put before each text between
         generation markers, and the second after the text. The number `characters` is the
-        approximate size of the record. In a large record, every step counts several times. Raise
-        `RenderError` if rendering fails.
+        approximate size of the record: if the record is large, every step counts several times
+        toward the limit of steps. Raise `RenderError` if rendering fails.
         """
         environment = self.environment
         environment.budget.restart(characters)

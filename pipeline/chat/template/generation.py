@@ -1,9 +1,9 @@
 """The Jinja tag `{% generation %}`, with which templates mark the text that a model generates.
 
-The tag is that of transformers (`return_assistant_tokens_mask`). In a rendering with marks, the
-extension puts one noncharacter of Unicode before this text and another after it. Both remain beside
-the text in macros, `set` blocks and concatenations. Without the marks, the rendering must be equal
-to a rendering that was made without marks. This proves the spans.
+The library transformers has the same tag (`return_assistant_tokens_mask`). In a rendering with
+marks, the extension puts one noncharacter of Unicode before this text and another after it. Both
+remain beside the text in macros, `set` blocks and concatenations. Without the marks, the rendering
+must be equal to a rendering that was made without marks. This proves the spans.
 """
 
 from __future__ import annotations

@@ -43,7 +43,10 @@ class Budget:
         self.restart()
 
     def restart(self, characters: int = 0) -> None:
-        """Start counting for a record with `characters` characters in all."""
+        """Reset the counts before the rendering of a record with `characters` characters in all.
+
+        In the rendering of a large record, each step counts several times.
+        """
         self.steps = MAX_STEPS
         self.made = MAX_MADE
         self._weight = 1 + (characters >> _LOOK)
@@ -70,7 +73,7 @@ class Budget:
     def operate(self, operator: str, left: Any, right: Any) -> None:
         """Count the characters in the result of `left operator right`, for +, *, ** and %.
 
-        Raise `LimitError` if there are too many.
+        Raise `LimitError` if there are too many, or if the result is too large a number.
         """
         if operator == "+":
             if isinstance(left, str | bytes | list | tuple) and isinstance(right, type(left)):
@@ -95,17 +98,18 @@ class Budget:
         """Count the characters in the result of formatting `text` with `values`.
 
         The argument `places` is the number of fields in `text`. Raise `LimitError` if the result
-        may be too long, if a field is too wide, or if its width comes from data.
+        may be too long, if a field is too wide, or if one of the `values` decides the width of a
+        field.
         """
         if _WIDE.search(text) or _NESTED.search(text):
             raise LimitError(f"a format asks for a width over {_MAX_WIDTH:,}, or one from data")
         self.make(len(text) + places * (size_of(values) + _MAX_WIDTH if places else 0))
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Count the characters in the result of a method of str, bytes or int.
+        """Count the characters in the result of a method of str, bytes or int, before it is called.
 
-        This is done before the method is called. Raise `LimitError` for methods that templates may
-        not call.
+        Calls of any other function are not counted. Raise `LimitError` if the result may be too
+        long, or if templates may not call the method.
         """
         owner = getattr(function, "__self__", None)
         if not isinstance(owner, str | bytes | int):

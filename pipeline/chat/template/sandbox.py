@@ -1,4 +1,4 @@
-"""Jinja environment of chat templates: that of transformers, with limits on its work.
+"""Jinja environment of chat templates: the environment of transformers, with limits on its work.
 
 Templates have what transformers gives them: `trim_blocks`, `lstrip_blocks`, loop controls, its
 `tojson`, `raise_exception`, `strftime_now` and `{% generation %}`. They cannot reach the internals
@@ -62,7 +62,7 @@ class ChatGenerator(CodeGenerator):
     """Code generator that makes a template count the texts and lists that it builds."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 (its name)
-        """Write code for the operator `~` that counts the result."""
+        """Write code for the operator `~` that counts the characters of the result."""
         if frame.eval_ctx.volatile:  # in an autoescape block
             super().visit_Concat(node, frame)
             return
@@ -73,15 +73,18 @@ class ChatGenerator(CodeGenerator):
         self.write("))")
 
     def visit_List(self, node: nodes.List, frame: Frame) -> None:  # noqa: N802
-        """Write code that counts a list. Without this, nested lists could grow exponentially."""
+        """Write code that builds a list and counts its size.
+
+        Without this, nested lists could grow exponentially.
+        """
         self._built(super().visit_List, node, frame)
 
     def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802
-        """Write code that counts a tuple."""
+        """Write code that builds a tuple and counts its size."""
         self._built(super().visit_Tuple, node, frame)
 
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802
-        """Write code that counts a dict."""
+        """Write code that builds a dict and counts its size."""
         self._built(super().visit_Dict, node, frame)
 
     def _built(self, visit: Callable[[Any, Frame], None], node: Any, frame: Frame) -> None:
@@ -94,8 +97,8 @@ class ChatGenerator(CodeGenerator):
 class ChatEnvironment(ImmutableSandboxedEnvironment):
     """Sandbox in which templates run.
 
-    The attribute `budget` counts the work of one rendering at a time. The function `strftime_now`
-    formats the day `date` (YYYY-MM-DD).
+    The attribute `budget` counts the work of one rendering at a time. In templates, `strftime_now`
+    formats the day `date` (YYYY-MM-DD), and raises `DateMissingError` if `date` is None.
     """
 
     code_generator_class = ChatGenerator
@@ -121,7 +124,10 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.budget.step()
 
     def printed(self, value: Any) -> Any:
-        """Return `value`, the result of a printed expression, after counting its characters."""
+        """Return `value`, the result of a printed expression, after counting its characters.
+
+        The characters of a `str` are not counted here, because `join_pieces` counts them.
+        """
         if type(value) is not str:
             self.budget.make(size_of(value))
         return value
@@ -154,7 +160,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def counted(self, items: Iterable[Any]) -> Iterable[Any]:
         """Return the items of a loop with a condition, after counting a step for each item.
 
-        Items that the condition skips are counted, too.
+        Items that the condition skips also count.
         """
         if isinstance(items, Sized):
             self.budget.step(len(items))
@@ -265,7 +271,10 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self, value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None,
         sort_keys: bool = False,
     ) -> str:  # fmt: skip
-        """Return the JSON text of `value` as in transformers, where nothing is escaped for HTML."""
+        """Return the JSON text of `value` as in transformers, where nothing is escaped for HTML.
+
+        Raise `LimitError` if the text may be too long or the indent too wide.
+        """
         if size_of((indent, separators)) > 2 * _MAX_INDENT or _wide(indent):
             raise LimitError(f"tojson with an indent over {_MAX_INDENT}")
         if isinstance(value, str | list | tuple | dict):
@@ -296,7 +305,7 @@ def _check_name(name: Any) -> None:
 
 
 class _Dicts:
-    """Replacement of the class `dict`, which templates must not reach. Calls make a dict."""
+    """Replacement for the class `dict`, which templates must not reach. A call returns a dict."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)

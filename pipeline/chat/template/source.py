@@ -1,7 +1,7 @@
 """Resolution of the option `template` to the text of a chat template.
 
-If the tokenizer has no template, the option must name one. No template is guessed, because a model
-is useless if it is tuned in another format than it was trained in, or will be used in.
+If the tokenizer has no template, the option must name one. No template is guessed: a model tuned in
+a format different from the format of its training or of its later use is useless.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def resolve_template(spec: str | None, tokenizer: str | None) -> Template:
     The argument `spec` is the name of a template that comes with dataprep, a path to a file, or
     ``tokenizer:NAME`` for a template of the tokenizer. None means the only template of the
     tokenizer, or its template named "default". The argument `tokenizer` is the option of this name
-    (None: the built-in tokenizer). Raise `InputError` (E_TEMPLATE) if there is no such template,
-    and `StorageError` if the network fails.
+    (None: the built-in tokenizer). Raise `InputError` if there is no such template. A file that
+    cannot be downloaded because the network fails counts as missing.
 
     >>> resolve_template(None, None).origin
     'named chatml'
@@ -106,7 +106,10 @@ def _tokenizer_template(tokenizer: str | None, name: str) -> Template:
 
 
 def _templates_of(tokenizer: str) -> dict[str, str]:
-    """Return the templates of a tokenizer by name, from the first file of `_FILES` that has any."""
+    """Return the templates of a tokenizer by name, or an empty dict if it has none.
+
+    They come from the first file in `_FILES` that contains a template.
+    """
     path = existing_path(tokenizer)
     if path is not None:
         folder = path if path.is_dir() else path.parent
@@ -139,7 +142,7 @@ def _first_found(fetch: Fetch) -> dict[str, str]:
 
 
 def _in_json(path: Path) -> dict[str, str]:
-    """Return the templates by name in the `chat_template` of a JSON file, if any.
+    """Return the templates by name in the `chat_template` of a JSON file, or an empty dict.
 
     The `chat_template` is a text (named "default" here), an object of texts, or a list of objects
     with `name` and `template`. Raise `InputError` if it is anything else.

@@ -59,7 +59,7 @@ class _Generator(ChatGenerator):
 
 
 class TracingEnvironment(ChatEnvironment):
-    """Chat environment for symbolic text. Its `trace` records what happens to this text."""
+    """Chat environment for symbolic text. The attribute `trace` records what happens to it."""
 
     code_generator_class = _Generator
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
@@ -114,8 +114,8 @@ class TracingEnvironment(ChatEnvironment):
     def compare(self, left: Any, *rest: Any) -> Any:
         """Return the result of comparing `left` with `rest`, an operator and the right side.
 
-        Raise `RefusalError` for several comparisons in a chain, and for comparisons that cannot be
-        traced.
+        Raise `RefusalError` for several comparisons in a chain (as in `a < b < c`), and for
+        comparisons that cannot be traced.
         """
         if len(rest) != 2:
             raise RefusalError("it compares several things at once")
@@ -207,7 +207,7 @@ class TracingEnvironment(ChatEnvironment):
         raise RefusalError(f"it takes text through the filter {name}")
 
     def _parts(self, value: Any) -> list[Any] | None:
-        """Return the items of the list `value` if it contains unknown text, otherwise None.
+        """Return the items of the list `value` if it contains unknown text, or None if it does not.
 
         Raise `RefusalError` if `value` is not a list.
         """
@@ -226,7 +226,8 @@ class TracingEnvironment(ChatEnvironment):
     ) -> str:  # fmt: skip
         """Return the JSON text of `value`, which may be or contain unknown texts and objects.
 
-        Raise `RefusalError` if the options of JSON would change it in a way that is not traced.
+        Raise `RefusalError` if it contains unknown text, and the other arguments ask for JSON that
+        cannot be traced.
         """
         if isinstance(separators, list):
             separators = tuple(separators)

@@ -1,9 +1,9 @@
 """Renderer for conversations by a chat template, with the spans that are trained on.
 
-The text is that of the template for the whole conversation, as `apply_chat_template` of
-transformers gives it. The spans are the texts between generation markers or, without markers, the
-text that each trained message adds to the rendering of the messages before it. If a span cannot be
-proved, the record is refused. The result for a record does not depend on earlier records.
+The text is the same as that of `apply_chat_template` in transformers for the whole conversation.
+The spans are the texts between generation markers or, without markers, the text that each trained
+message adds to the rendering of the messages before it. If a span cannot be proved, the record is
+refused. The result for a record does not depend on earlier records.
 
 A rendering takes about 3 us if an earlier conversation had the same structure and the template only
 inserts its texts (specialize.py). Otherwise it takes 50 to 150 us (render/reference.py).
@@ -42,11 +42,11 @@ class _Analyzed(NamedTuple):
 class Renderer:
     r"""Renderer for conversations by a template.
 
-    The mapping `variables` has `bos_token` and the like, and any other variables of the template.
-    With `literal`, special tokens that records contain as plain text stay text. The text `date`
-    (YYYY-MM-DD) is for templates that print today's date, and `origin` is the name of the template
-    in errors. The counter `special_text` has how often records contained each special token. Raises
-    `InputError` if the template does not compile.
+    The mapping `variables` holds `bos_token` and the like, and any other variables of the template.
+    If `literal` is true, special tokens that records contain as plain text stay text. The text
+    `date` (YYYY-MM-DD) is for templates that print today's date, and `origin` is the name of the
+    template in errors. The attribute `special_text` counts how often records contained each special
+    token. Raises `InputError` if the template does not compile.
 
     >>> renderer = Renderer("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     ...                     "{% if add_generation_prompt %}assistant: {% endif %}")
@@ -92,8 +92,8 @@ class Renderer:
 
         The template need not be run for a plain conversation of known structure without special
         tokens in its texts. All other conversations must be rendered by `render`. The argument
-        `turns` has the turns of all `conversations` if these are known to be plain. This takes 2 us
-        per conversation.
+        `turns` holds the turns of all `conversations` if they are known to be plain, or is None.
+        This takes 2 us per conversation.
         """
         found: list[Filled | None] = [None] * len(conversations)
         for key, group in grouped(conversations, turns).items():
@@ -110,7 +110,10 @@ class Renderer:
     def _unspelled(
         self, numbers: list[int], rows: list[list[Any]]
     ) -> tuple[list[int], list[list[Any]]]:
-        """Return the `numbers` and `rows` of the records whose texts contain no special token."""
+        """Return the `numbers` and `rows` of the records whose texts contain no special token.
+
+        The item `numbers[i]` is the index of the conversation that has the texts `rows[i]`.
+        """
         counts = self._spelling.counts
         if counts(chain.from_iterable(rows)) is None:
             return numbers, rows
@@ -157,9 +160,9 @@ class Renderer:
     def _render_new(self, found: _Analyzed) -> Marked:
         """Return the rendering of a record that fits no specialization, made by the reference.
 
-        From the second record of a structure, a specialization is made for later records. If the
-        reference renderer cannot prove the spans, the result comes from the specialization, which
-        may prove them.
+        From the second record of a structure on, a specialization is also made for later records.
+        If the reference renderer cannot prove the spans, the result comes from the specialization,
+        which may prove them. Raise `RenderError` if it cannot prove them.
         """
         try:
             rendered = marked(*self._reference.render(found.conversation))
@@ -178,7 +181,8 @@ class Renderer:
         """Make a specialization for `found`. Return its rendering, or None if there is none.
 
         The specialization is stored if it gives the text of the reference renderer and, if
-        `expected` is given, the same spans.
+        `expected` is given, the same spans. Otherwise, it is recorded that similar records have no
+        specialization.
         """
         trace = Trace(found.values)
         specialization = filled = None

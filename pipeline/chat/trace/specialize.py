@@ -43,11 +43,14 @@ _MAX_FILLED = 1 << 20  # bytes; larger records are rendered by the reference, wh
 class Specialization:
     """Rendering with gaps for the texts of a record.
 
-    The list `pieces` has the text in UTF-8, cut at every edge of a span, with b"" for each text of
-    the record. Each pair in `places` is the index of such a piece and the index of its value. The
-    first piece is empty, so that the running sum of sizes is the start of the next piece: `edges`
-    has the indexes in this sum of the starts and stops of spans. The tuple `open_ended` has the
-    numbers of spans that may be empty or end in white space, depending on the texts. The flag
+    The list `pieces` holds the text in UTF-8, cut at every edge of a span and around every text of
+    the record. For these texts, it holds b"". Each pair in `places` is the index of such an empty
+    piece and the index of the value that is put there.
+
+    The first piece is always empty, so piece i starts at the total size of the pieces 0 to i - 1,
+    which is item i - 1 of the running sum of sizes. The tuple `edges` holds, for each start and
+    stop of a span, the index of its position in this running sum. The tuple `open_ended` holds the
+    indexes of spans that may be empty or end in white space, depending on the texts. The flag
     `is_mixed` is true if values contain words of the template.
     """
 
@@ -93,9 +96,10 @@ class Specialization:
         return b"".join(self._pieces(values))
 
     def literal(self, values: Values, spelling: Spelling) -> list[int] | None:
-        """Return the starts and stops of spans in which `values` contain special tokens as text.
+        """Return the spans in which `values` contain special tokens as plain text, in bytes.
 
-        Return None if they are not known, because values contain words of the template.
+        The list holds the start and the stop of each span, one after the other. Return None if the
+        spans are not known, because values contain words of the template.
         """
         if self.is_mixed:
             return None
@@ -113,9 +117,10 @@ class Specialization:
         return pieces
 
     def _close(self, text: bytes, edges: list[int]) -> bool:
-        """Cut white space off the ends of the `open_ended` spans in `edges`.
+        """Cut white space after special tokens off the ends of the `open_ended` spans in `edges`.
 
-        Return False if a span is empty, else True.
+        The list `edges` is changed in place. Return False if one of these spans is empty, else
+        True.
         """
         for span in self.open_ended:
             start, stop = edges[2 * span : 2 * span + 2]
@@ -134,8 +139,8 @@ def specialization_of(
 ) -> Specialization:  # fmt: skip
     """Return the specialization for the rendering `symbolic`, with `spans` of its characters.
 
-    The indexes in `trimmed_spans` are those of spans that may end in white space after a special
-    token, which is then cut off.
+    The sequence `trimmed_spans` holds the indexes of spans that may end in white space after a
+    special token. The specialization cuts this white space off.
 
     >>> specialization_of("<" + chr(FIRST) + ">.", [(1, 3)]).fill(["abc"])
     Marked(text=b'<abc>.', edges=[1, 5], literal=())
@@ -166,11 +171,12 @@ def _is_value(character: str) -> bool:
 
 
 class Entry(NamedTuple):
-    """Specialization, with the steps whose answers show that it fits a record.
+    """Specialization, with the steps that show whether it fits a record.
 
     A step is a function, a getter of its first argument from the values, its further arguments, and
-    the answer that it must give. If the answer is None, the function's result is appended to the
-    values. If `specialization` is None, the reference renderer renders the records that fit.
+    the answer that the function must give. If the answer is None, the function's result is appended
+    to the values instead. If `specialization` is None, the reference renderer renders the records
+    that fit.
     """
 
     steps: Sequence[_CompiledStep]
@@ -194,7 +200,8 @@ class Specializations:
     def find(self, structure: Hashable, values: Values) -> Entry | None:
         """Return the entry that fits a record, and append the texts derived for it to `values`.
 
-        If there is no such entry yet, return None and leave `values` unchanged.
+        If there is no such entry yet, return None and leave `values` unchanged. If the derived
+        texts are too long, return an entry without a specialization.
         """
         given = len(values)
         for entry in self._entries.get(structure, ()):
@@ -216,10 +223,9 @@ class Specializations:
     def find_rows(
         self, structure: Hashable, rows: Sequence[Values]
     ) -> list[tuple[Specialization, list[int]]]:
-        """Return the specializations for `rows` of one structure, each with its row numbers.
+        """Return the specializations for `rows` of one structure, each with its row indexes.
 
-        Derived texts are appended to the rows. The numbers of rows without a specialization are not
-        in the result.
+        Derived texts are appended to the rows. Rows without a specialization are not in the result.
         """
         entries = self._entries.get(structure, ())
         if len(entries) == 1 and not entries[0].steps:
@@ -250,7 +256,8 @@ class Specializations:
     ) -> None:
         """Store `specialization` for records of `structure` that take these `steps`.
 
-        Nothing is stored if the structure already has the largest number of entries.
+        If `specialization` is None, the reference renderer renders these records. Nothing is stored
+        if the structure already has the maximum number of entries.
         """
         self._grow()
         entries = self._entries.setdefault(structure, [])
@@ -258,7 +265,7 @@ class Specializations:
             entries.append(Entry(list(map(_compiled, steps)), specialization))
 
     def _grow(self) -> None:
-        """Add one to the number of entries. If there are too many, remove all of them."""
+        """Count one more entry. If there are too many, remove all entries."""
         self._count += 1
         if self._count > _MAX_ENTRIES:
             self._entries.clear()
@@ -303,10 +310,11 @@ class Specializer:
         )  # fmt: skip
 
     def specialize(self, conversation: Conversation, trace: Trace) -> Specialization:
-        """Return the specialization for records with the structure and answers of `conversation`.
+        """Return the specialization for records that are like `conversation`.
 
-        The argument `trace` has the texts of the conversation, and records the steps. Raise
-        `RenderError` if there is no specialization.
+        These records have the same structure, and give the same answers to the questions of the
+        template. The argument `trace` holds the texts of the conversation, and records the
+        questions and operations. Raise `RenderError` if there is no specialization.
         """
         if not self._is_safe or any(map(is_symbolic, structure_texts(conversation))):
             raise RenderError("template", "its own text may be taken for another's")
@@ -368,7 +376,7 @@ class _SymbolicSession(Session):
         self._trace = trace
 
     def prefixes(self, text: str, special_tokens: tuple[str, ...]) -> Prefixes:
-        """Return a `Prefixes` for `text` that also knows which message symbolic text is from."""
+        """Return a `Prefixes` for `text` that also knows from which message symbolic text comes."""
         return _SymbolicPrefixes(
             self.render, self.messages, text, special_tokens, self._is_from_message
         )
@@ -384,8 +392,9 @@ class _SymbolicPrefixes(Prefixes):
     """Positions of messages for templates that change an answer if other messages follow.
 
     For example, some templates remove the thoughts of earlier answers. Symbolic text shows where
-    the texts of the answer are. The span of the answer ends with its last text and the words that
-    the template writes after this text when the answer is the last message.
+    the texts of the answer are. The span of the answer ends behind the last of these texts and the
+    words that the template writes after it. These words are taken from the rendering in which the
+    answer is the last message.
     """
 
     def __init__(

@@ -65,10 +65,10 @@ def plain_structure(conversation: Conversation) -> tuple[Hashable, list[Any]] | 
 def grouped(
     conversations: Sequence[Conversation], turns: PlainTurns | None = None
 ) -> dict[Hashable, tuple[list[int], list[list[Any]]]]:
-    """Return the numbers and the texts of the plain `conversations`, by structure.
+    """Return the indexes and the texts of the plain `conversations`, by structure.
 
-    The argument `turns` has the turns of all conversations if all are plain. With it, grouping
-    takes a third of the time.
+    The argument `turns` holds the turns of all conversations if all are plain, or is None. With the
+    turns, grouping takes a third of the time.
 
     >>> one = Conversation(messages=[{"role": "user", "content": "Hi"}])
     >>> grouped([one, Conversation(messages=[]), one])
@@ -98,7 +98,7 @@ def grouped(
 def _shape(value: Any, values: list[Any], name: str) -> Hashable:
     """Return the structure of `value` (the value of field `name`).
 
-    Its texts are appended to `values`. An object of arguments is appended as one value.
+    The texts in `value` are appended to `values`. An object of arguments is appended as one value.
     """
     if isinstance(value, str):
         if name in _STRUCTURAL:
@@ -136,8 +136,8 @@ def _structure_texts(value: Any, name: str) -> Iterator[str]:
 class SymbolicConversation:
     """Conversation in which symbolic text replaces all texts.
 
-    The number `ends[i]` is how many values the messages 0 to i have, and so the index of the first
-    value of message i + 1.
+    The item `ends[i]` is the number of values in the messages 0 to i. It is also the index of the
+    first value of message i + 1.
     """
 
     def __init__(self, conversation: Conversation, trace: Trace) -> None:

@@ -6,9 +6,10 @@ represents a text of a record. A template that runs on symbolic text gives symbo
 words around the unknown texts, for all records of one structure at once.
 
 If a template learns something about an unknown text, this is recorded as a question, with the
-answer for the current record. If it makes something of an unknown text, this is recorded as a
-derived text. Every other access raises `RefusalError`. For each record that gives the same answers,
-replacing the characters by its texts therefore gives the rendering by the template.
+answer for the current record. If it computes a new text from an unknown text, this is recorded as
+an operation, and the result is a derived text. Every other access raises `RefusalError`. For each
+record that gives the same answers, replacing the characters by its texts therefore gives the
+rendering by the template.
 """
 
 from __future__ import annotations
@@ -43,9 +44,11 @@ class RefusalError(Exception):
 
 
 class Step(NamedTuple):
-    """Question about the symbolic text `of`, with its `answer`, or an operation on the text.
+    """Question about the symbolic text `of`, or operation on it.
 
-    The answer of an operation is None. The text `name` is a key of `QUESTIONS` or of `OPERATIONS`.
+    The text `name` is a key of `QUESTIONS` or of `OPERATIONS`, and `args` are the further arguments
+    of the function with this name. The field `answer` is the answer to a question, and None for an
+    operation.
     """
 
     name: str
@@ -102,9 +105,9 @@ def is_symbolic(value: Any) -> bool:
 class Trace:
     """Log of one run of a template on a record.
 
-    The list `values` has the texts and objects of the record, followed by the derived texts. The
-    list `steps` has the questions and operations in order. After the same answers, the next step is
-    the same for every record.
+    The list `values` holds the texts and objects of the record, followed by the derived texts. The
+    list `steps` holds the questions and operations in order. After the same answers, the next step
+    is the same for every record.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
@@ -120,9 +123,10 @@ class Trace:
         return SymbolicText(chr(FIRST + index), self)
 
     def ask(self, name: str, of: str, *args: Any) -> bool:
-        """Return the answer to a question for the current record.
+        """Return the answer to the question `name` about the symbolic text `of`, for this record.
 
-        The question and its answer are added to `steps`.
+        The question and its answer are added to `steps`, unless it was asked before. Raise
+        `RefusalError` if one of `args`, the arguments of the question, contains unknown text.
         """
         step = Step(name, of, _plain(args))
         if step not in self._answers:
@@ -132,9 +136,11 @@ class Trace:
         return self._answers[step]
 
     def derive(self, name: str, of: str, *args: Any) -> SymbolicText:
-        """Return the symbolic text that represents the result of an operation.
+        """Return symbolic text for the result of the operation `name` on the symbolic text `of`.
 
-        The operation is added to `steps`, and its result to `values`.
+        The operation is added to `steps`, and its result to `values`, unless it was made before.
+        Raise `RefusalError` if one of `args`, the arguments of the operation, contains unknown
+        text, or if there are too many derived texts.
         """
         step = Step(name, of, _plain(args))
         if step not in self._derived:
@@ -154,7 +160,10 @@ class Trace:
             self._mixed.add(character)
 
     def origins(self, character: str) -> frozenset[int]:
-        """Return the indexes of the texts from which the text of `character` was derived."""
+        """Return the indexes of the values from which the text that `character` represents comes.
+
+        For a text of the record, this is its own index only. A derived text may have several.
+        """
         return self._origins.get(character, frozenset([ord(character) - FIRST]))
 
     def is_mixed(self, character: str) -> bool:
@@ -227,11 +236,17 @@ class SymbolicText(str):  # noqa: PLW1641 (its hash refuses: see below)
         return self._trace.ask("contains", _characters(self), part)
 
     def startswith(self, prefix: Any, *args: Any) -> bool:
-        """Return the answer for the current record, and add the question to the trace."""
+        """Return whether the text in the current record starts with `prefix`.
+
+        The question is added to the trace.
+        """
         return self._trace.ask("startswith", _characters(self), prefix, *args)
 
     def endswith(self, suffix: Any, *args: Any) -> bool:
-        """Return the answer for the current record, and add the question to the trace."""
+        """Return whether the text in the current record ends with `suffix`.
+
+        The question is added to the trace.
+        """
         return self._trace.ask("endswith", _characters(self), suffix, *args)
 
     def split(self, sep: Any = None, maxsplit: Any = -1) -> SymbolicParts:  # type: ignore[override]
@@ -250,7 +265,7 @@ class SymbolicText(str):  # noqa: PLW1641 (its hash refuses: see below)
 
 
 class SymbolicParts:
-    """Result of `SymbolicText.split`, a list of unknown length."""
+    """Result of `SymbolicText.split`, a list of unknown length. Only its ends can be read."""
 
     __slots__ = ("_args", "_text")
 
@@ -286,7 +301,7 @@ class SymbolicObject(dict[str, Any]):
 
 
 def to_json(value: SymbolicText | SymbolicObject, *args: Any) -> SymbolicText:
-    """Return the JSON text of `value`; `args` are those of the operation "json".
+    """Return the JSON text of `value`, where `args` are the arguments of the operation "json".
 
     This is not a method of the classes, because templates could call a method.
     """
@@ -323,7 +338,7 @@ _HARMLESS = {
 
 
 def _close(kind: type, base: type) -> None:
-    """Define each method of `base` that `kind` does not define, except harmless methods.
+    """Define in `kind` each method of `base` that is not harmless and that `kind` does not define.
 
     The new methods derive a text, ask a question, or raise `RefusalError`.
     """
