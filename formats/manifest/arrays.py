@@ -2,10 +2,10 @@
 
 An **array** is a list of rows of one shape and type, stored in consecutive shards. A split is a
 list of row numbers, in increasing order. In a dataset of embeddings the rows are the records in
-reading order. In a dataset of pairs the rows are the pairs. They refer to questions, sources,
-keywords and centroids by row number, and the embeddings of these are tables with rows of their own.
-Names, types and shapes of the arrays of pairs must fit one another. This is checked when
-config.json is read, at a cost that does not grow with the data.
+reading order. In a dataset of pairs the rows are the pairs. A pair refers to a question, a source,
+keywords and a centroid by row number in the tables that hold their embeddings. Names, types and
+shapes of the arrays of pairs must fit one another. This is checked when config.json is read, at a
+cost that does not grow with the data.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class ArrayEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
 
     `dtype` is one of `DTYPES`, and `row` is the shape of a row, [] for single numbers. If `scale`
     is set, it names another array, and the value of row `i` is the stored row times row `i` of that
-    array. `unit` is true if every row is a vector of length 1. `categories` are the texts that the
+    array. `unit` is true if every row is a vector of L2 norm 1. `categories` are the texts that the
     numbers encode. `table` is true if other arrays refer to the rows by number, in which case the
     rows are not records.
     """
@@ -174,7 +174,7 @@ def storage_dtype(dtype: str) -> str:
 def load(directory: Path) -> ArrayManifest:
     """Return the manifest in `directory`/config.json, validated.
 
-    Raise `UsageError` if it belongs to a dataset of tokens.
+    Raise the errors of `read` and `parse`, among them `UsageError` for a dataset of tokens.
     """
     try:
         return parse(read(directory))
@@ -188,9 +188,10 @@ _MANIFEST = msgspec.json.Decoder(ArrayManifest)
 
 
 def parse(data: bytes) -> ArrayManifest:
-    """Return the manifest in the bytes of config.json, validated as `tokens.parse` does.
+    """Return the manifest in the bytes of config.json, validated.
 
-    Raise `UsageError` if the manifest belongs to a dataset of tokens.
+    Raise `UsageError` if the manifest belongs to a dataset of tokens, `IncompatibleError` if this
+    release cannot read it, and `IntegrityError` if it is damaged.
     """
     kind = read_header(data).kind
     if kind == "tokens":
@@ -232,7 +233,7 @@ def _check_consistency(manifest: ArrayManifest) -> None:
 
 
 def _check_references(manifest: ArrayManifest) -> None:
-    """Raise `IntegrityError` if a file is used twice by arrays and splits."""
+    """Raise `IntegrityError` if the arrays and splits name the same file twice."""
     uses = Counter([CRC_NAME, *(split.index for split in manifest.splits.values())])
     uses.update(shard.file for entry in manifest.arrays.values() for shard in entry.shards)
     twice = [file for file, count in uses.items() if count > 1]
@@ -279,10 +280,10 @@ def _check_fields(name: str, entry: ArrayEntry) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairSizes:
-    """Sizes of a dataset of pairs.
+    """Number of rows in each table of a dataset of pairs, and sizes of rows.
 
-    `dim` is the number of numbers in a vector, `negatives` is the number of negatives of a pair,
-    and `mentions` is the number of keywords of all pairs together. `ends` is `pairs` + 1.
+    `dim` is the dimension of the vectors, `negatives` is the number of negatives of each pair, and
+    `mentions` is the number of keywords of all pairs, where shared keywords are counted repeatedly.
     """
 
     pairs: int
@@ -317,9 +318,11 @@ def pair_sizes(arrays: Mapping[str, ArrayEntry], pairs: int) -> PairSizes:
 def check_pair_arrays(
     arrays: Mapping[str, ArrayEntry], rows: int, pairs: Mapping[str, Any]
 ) -> None:
-    """Raise unless `arrays` fit a dataset of `rows` pairs, with the sizes stated in `pairs`.
+    """Raise unless `arrays` are those of a dataset of `rows` pairs and agree with `pairs`.
 
-    Raise `IncompatibleError` for unknown arrays and types, and `IntegrityError` for other problems.
+    The argument `pairs` is the field of this name in config.json, which states sizes and the
+    curriculum. Raise `IncompatibleError` for an unknown array, type or mode of the curriculum, and
+    `IntegrityError` for other problems.
     """
     missing = [name for name in PAIR_ARRAYS if name not in arrays]
     insist(not missing, f"a dataset of pairs needs the array {', '.join(missing)}")

@@ -103,8 +103,8 @@ class FileEntry(Entry, frozen=True, kw_only=True):
 class InputEntry(Entry, frozen=True, kw_only=True):
     """One input of a dataset.
 
-    `unit` is "byte" or "row", and says in what the positions in this input are counted. `bytes` is
-    its stored size. If it has a `compression`, positions count decompressed bytes.
+    `unit` is "byte" or "row", the unit in which positions in this input are counted. `bytes` is the
+    size of the input as stored. If `compression` is set, positions count decompressed bytes.
     """
 
     name: str
@@ -193,8 +193,8 @@ def dump_json(manifest: msgspec.Struct) -> bytes:
 def read(directory: Path) -> bytes:
     """Return the bytes of `directory`/config.json.
 
-    Raise `InputError` if `directory` is not a directory of dataprep, and `IntegrityError` if it has
-    no config.json because a build did not finish.
+    Raise `InputError` if `directory` does not exist or was not made by dataprep, and
+    `IntegrityError` if config.json is missing because a build did not finish, or is too large.
     """
     if not directory.is_dir():
         refuse_other_layout(directory)
@@ -355,8 +355,9 @@ def _digest_at(data: bytes) -> int:
 
 
 def check_files(files: Sequence[FileEntry]) -> dict[str, FileEntry]:
-    """Return the entries by name. Raise unless the names are allowed, sorted and unique.
+    """Return the entries of `files` by name.
 
+    Raise `IntegrityError` unless the names are allowed, sorted and unique, and include crc32.npy.
     Names that differ only by case name the same file on Windows and macOS, so they are refused.
     """
     names = [entry.name for entry in files]
@@ -386,10 +387,13 @@ def check_records(
     records: RecordCounts, inputs: Sequence[InputEntry], written: int, what: str, *,
     merged: int = 0, side: bool = False,
 ) -> None:  # fmt: skip
-    """Raise unless every record that was read was `written`, rejected, removed or `merged`.
+    """Raise unless the counts in `records` agree with the inputs and the dataset.
 
-    The text `what` describes the `written` records in the error. If the inputs are in a side file
-    (`side`), their records are compared when that file is read.
+    Every record that was read must have been written, rejected, removed, or merged into an earlier
+    one. The dataset holds `written` documents or rows, which the error describes by the text
+    `what`, and `merged` records were merged. If `side` is true, the inputs are in a side file,
+    whose records are compared when that file is read. Raise `IncompatibleError` for an input with
+    an unknown unit, and `IntegrityError` for other problems.
     """
     for entry in inputs:
         check_known(entry.unit, UNITS, "inputs.unit")
@@ -407,9 +411,10 @@ def check_records(
 def check_inputs_file(
     name: str | msgspec.UnsetType, inputs: Sequence[InputEntry], files: Mapping[str, FileEntry]
 ) -> bool:
-    """Return whether the inputs are in the side file `name`.
+    """Return whether the inputs are in a side file, whose name is then `name`.
 
-    Raise `IntegrityError` if `name` is not in `files`, or if `inputs` are in config.json as well.
+    Raise `IntegrityError` if `files` has no such file or the file is an array, or if `inputs` in
+    config.json is not empty.
     """
     if name is msgspec.UNSET:
         return False
@@ -420,7 +425,7 @@ def check_inputs_file(
 
 
 def check_split_name(name: str) -> None:
-    """Raise unless a split or an array may have this `name`."""
+    """Raise `IntegrityError` unless a split or an array may have this `name`."""
     insist(bool(_SPLIT.fullmatch(name)), f"{name!r} cannot name a split")
     if is_device(name):
         raise _bad_name(f"{name!r} is the name of a device of Windows and names no split")

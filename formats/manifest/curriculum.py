@@ -1,21 +1,21 @@
 """The curriculum of a pair dataset: how often each steering variant is used, epoch by epoch.
 
+Each sample holds a pair and a steering vector, which is made in one of four variants. The
+curriculum states the probabilities of the variants, with which `dataprep.runtime` samples them.
 Builds and loaders share one schema, which is validated on creation and stored in config.json under
-``pairs.curriculum``. The curriculum states probabilities, by which `dataprep.runtime` samples the
-variants.
+``pairs.curriculum``.
 
-The steering variants, in terms of the question q, the centroid c of its cluster, and the keywords K
-of the pair:
+For a pair with the question q, the centroid c of its cluster, and the keywords K, the variants are:
 
 0. ``zero``: the zero vector;
-1. ``centroid``: c - q, scaled to length 1;
-2. ``keyword``: the plain mean of K, scaled to length 1;
+1. ``centroid``: c - q, scaled to L2 norm 1;
+2. ``keyword``: the plain mean of K, scaled to L2 norm 1;
 3. ``residual``: q - c, not scaled.
 
 For a pair without a cluster, variants 1 and 3 are the zero vector. For a pair without keywords,
-variant 2 is the zero vector. A vector of length 0 remains the zero vector when it is scaled. The
-centroid distance is the cosine distance of q and c, from 0 to 2. It is 1 if a direction is missing
-(no cluster, or a zero vector).
+variant 2 is the zero vector. Scaling does not change the zero vector. The centroid distance is the
+cosine distance of q and c, from 0 to 2. It is 1 if there is no cluster, or if q or c is the zero
+vector.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ TIERS = ("same cluster", "nearest clusters", "most similar outside", "random out
 
 
 class Curriculum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Probabilities of the four variants, and how that of `zero` changes from epoch to epoch.
+    """Probabilities of the four variants, and the change of that of ``zero`` from epoch to epoch.
 
     With mode ``fixed``, every epoch has `probabilities`. With ``linear`` and ``cosine``, the
-    probability of `zero` goes from `zero_start` in epoch 0 to `zero_end` in epoch `epochs`, in a
+    probability of ``zero`` goes from `zero_start` in epoch 0 to `zero_end` in epoch `epochs`, in a
     straight line or in half a cosine wave, and remains there. The rest is divided among the other
-    three variants in the proportions of `probabilities`, or equally if those are all 0.
+    three variants in the proportions of their `probabilities`, or equally if these are all 0.
 
     >>> Curriculum(mode="linear", zero_start=0.5, zero_end=0.1, epochs=100).probabilities
     (0.25, 0.25, 0.25, 0.25)

@@ -4,15 +4,15 @@ Splits with equal data have equal content ids, even if they are cut into differe
 
 `content_id` of a split is the SHA-256 of the canonical JSON of ``["dataprep content 1", kind,
 parts]``. A part describes a run of numbers by its role, type and count, and by the CRC-32 of their
-little-endian bytes in stream order. The CRC-32 of a run is computed from those of its pieces, so
-the id does not depend on shards, units or inputs, and the data are not read again. Two different
+little-endian bytes in stream order. The CRC-32 of a run is computed from the CRC-32s of its pieces.
+So the id does not depend on shards, units or inputs, and the data are not read again. Two different
 runs of equal type and count have the same CRC-32 with probability 2**-32. No check of integrity
 relies on the id.
 
 `recipe_id` is the SHA-256 of the canonical JSON of ``["dataprep recipe 1", versions, kind, inputs,
 parts]``. Inputs are described by their content, not by their names. Here `parts` are the options
-that affect the data, which the engine and the number of workers do not. docs/format.md defines both
-ids in full.
+that affect the data. The engine and the number of workers are not among them, because they do not
+affect it. docs/format.md defines both ids in full.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def crc32_combine(first: int, second: int, length: int) -> int:
 def crc32_after(prefix: int, whole: int, length: int) -> int:
     """Return the CRC-32 of the last `length` bytes of a byte string.
 
-    The CRC-32 of the whole string is `whole`, and that of the bytes before the last `length` bytes
-    is `prefix`.
+    The argument `whole` is the CRC-32 of the whole string, and `prefix` is the CRC-32 of the bytes
+    before the last `length` bytes.
 
     >>> crc32_after(crc32(b"data"), crc32(b"dataprep"), 4) == crc32(b"prep")
     True
@@ -74,9 +74,9 @@ def crc32_after(prefix: int, whole: int, length: int) -> int:
 
 
 def crc32_of_numbers(found: FileHash, header: bytes = b"") -> int:
-    """Return the CRC-32 of the bytes after `header` in a file.
+    """Return the CRC-32 of the bytes after `header` in a file that begins with `header`.
 
-    The hashes `found` are those of the whole file, with the CRC-32 of each MiB.
+    The argument `found` holds the hashes of the whole file, with the CRC-32 of each MiB.
     """
     size, total = 0, 0
     for one in found.crc32.tolist():
@@ -169,8 +169,8 @@ def array_content_id(
 ) -> str:
     """Return the content id of a split that has `rows` rows of `arrays`.
 
-    The dict `crcs` has the CRC-32 of the numbers of each array, and `index` is the CRC-32 of the
-    row numbers.
+    The dict `crcs` maps the name of each array to the CRC-32 of its numbers, and `index` is the
+    CRC-32 of the row numbers of the split.
     """
     parts: list[list[Any]] = [
         [
@@ -190,7 +190,7 @@ def _hex(crc: int) -> str:
 def recipe_id_of(kind: str, inputs: Sequence[InputEntry], parts: Mapping[str, Any]) -> str:
     """Return the recipe id of a dataset of `kind` that is built from `inputs`, in this order.
 
-    The values of `parts` must be JSON values.
+    The dict `parts` holds the options that affect the data, as JSON values.
     """
     contents = [[one.fingerprint, one.format, one.compression, one.bytes] for one in inputs]
     return digest_of([_RECIPE_DOMAIN, _VERSIONS, kind, contents, dict(parts)])

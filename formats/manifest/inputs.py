@@ -1,8 +1,8 @@
 """The inputs of a dataset, which are in config.json, or in a side file if there are many.
 
 A million inputs would make a config.json of hundreds of megabytes, which is read whenever the
-dataset is opened. The side file has the same objects, one on each line, and is read only when the
-name of an input is needed.
+dataset is opened. The side file holds the same JSON objects, one on each line, and is read only
+when the name of an input is needed.
 """
 
 from __future__ import annotations

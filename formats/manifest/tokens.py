@@ -98,10 +98,10 @@ class ShardEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
 class SplitEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
     """A split of a dataset of tokens.
 
-    `text_bytes` is the size of its texts as UTF-8, if known. `content_id` is the digest of its
-    content (see `identity`). `index` is the file with the record ids of all documents, or null if
-    every shard has such a file of its own. `records` is present if a record may have several
-    documents.
+    `text_bytes` is the size of its texts as UTF-8, or null if it is unknown. `content_id` is the
+    digest of its content (see `identity`). `index` is the file with the record ids of all
+    documents, or null if each shard has a file with its own record ids. `records` is present if a
+    record may have several documents.
     """
 
     content_id: str
@@ -172,8 +172,8 @@ class ChatEntry(Entry, frozen=True, kw_only=True):
     `template` is the file with the chat template, byte for byte, and `template_origin` says where
     the template came from. `masked_by` is "generation" (markers in the template) or "prefixes"
     (renderings of growing prefixes). `form` is "chat", "pairs" (chosen, then rejected), "labels" or
-    "groups". `overlong_found` has the numbers of conversations over `max_tokens`, by what was done
-    with them.
+    "groups". `overlong_found` maps what was done with conversations over `max_tokens`, such as
+    "dropped", to the number of conversations.
     """
 
     template: str
@@ -212,7 +212,7 @@ class Manifest(Entry, frozen=True, kw_only=True):
 def load(directory: Path) -> Manifest:
     """Return the manifest in `directory`/config.json, validated.
 
-    Raise `UsageError` if it belongs to a dataset of arrays.
+    Raise the errors of `read` and `parse`, among them `UsageError` for a dataset of arrays.
     """
     try:
         return parse(read(directory))
@@ -278,7 +278,7 @@ def _check_consistency(manifest: Manifest) -> None:
 def _check_chat(manifest: Manifest, files: dict[str, FileEntry]) -> None:
     """Raise `IntegrityError` if the field `chat` does not fit the files and the shards.
 
-    It may be absent only in a dataset without preferences.
+    The field may be absent, but not in a dataset of preferences.
     """
     chat = manifest.chat
     form = "chat" if chat is msgspec.UNSET else chat.form
