@@ -1,4 +1,4 @@
-"""Loaders, data modules and tasks over data that dataprep did not build."""
+"""Loaders, data modules and descriptions of training tasks, for data not built by dataprep."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Conformance checks for kinds of builds and for executors.
 
-The tests of a new kind or executor call them. They raise `AssertionError` if the kind or executor
-breaks a rule of `dataprep.pipeline.kinds` or `dataprep.pipeline.execute.executor`.
+Call them in the tests of a new kind or executor. They raise `AssertionError` if the kind or
+executor breaks a rule of `dataprep.pipeline.kinds` or `dataprep.pipeline.execute.executor`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def check_kind(make_kind: Callable[[], Kind[Any, Any, Any]], options: Any) -> No
 
 
 def _stop_after_a_unit(kind: Kind[Any, Any, Any], options: Any) -> None:
-    """Start the build and stop it when the second unit reports progress.
+    """Start a build and stop it when a second unit reports progress.
 
     Raise `AssertionError` if the build ends without such a report.
     """
@@ -85,10 +85,12 @@ def check_executor(
     """Raise `AssertionError` if an executor breaks a rule of `Executor`.
 
     The executor runs the `units` units of the plan in the directory `staging`, in which no unit may
-    be finished. The executor must call `begun` once and report the end of each unit by one event. A
-    finished unit must be in the staging directory. The number `failing` is that of a unit that
-    cannot be built, whose event must not be `finished`. The check then raises an exception in the
-    callback, which must stop the run and propagate.
+    be finished. It must call `begun` once, and report the end of each unit by one event. The
+    directory of each finished unit must be in the staging directory.
+
+    If `failing` is given, it is the number of a unit that cannot be built, whose event must not be
+    `finished`. The check raises an exception when it receives this event. The exception must stop
+    the run and propagate, and the other units need not end.
     """
     executor = make_executor()
     _require(executor.count >= 1, "an executor does at least one unit at once")

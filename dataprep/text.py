@@ -60,10 +60,11 @@ def text_windows(
     on_error: Literal["error", "skip"] = "error",
     cache_dir: _Path | None = None,
 ) -> WindowDataset | PackedDataset:
-    """Return a map-style dataset of the token windows of a text file.
+    """Return a map-style dataset of rows of tokens from a text file.
 
-    A sample is a dict of int64 tensors `input_ids` and `labels` [seq_length]. Arguments and errors
-    are those of `create_dataloaders`.
+    The rows are windows, or padded rows of whole documents if `cross_documents` is false. A sample
+    is a dict of int64 tensors, among them `input_ids` and `labels` [seq_length]. Arguments and
+    errors are those of `create_dataloaders`.
 
         >>> text_windows("stories.txt", seq_length=64)[0]["labels"].shape   # doctest: +SKIP
         torch.Size([64])
@@ -221,7 +222,8 @@ def _argument(option: re.Match[str]) -> str:
 def _tokenizer_fields(tokenizer: Any) -> dict[str, Any]:
     """Return the fields of `TextSource` that describe `tokenizer`.
 
-    They hold a name or path, the contents of tokenizer.json, or a function that encodes a text.
+    The field `tokenizer` holds a name or path, the contents of tokenizer.json, or a function that
+    encodes a text. The other fields hold the special tokens and the vocabulary size, if known.
     """
     if tokenizer is None or isinstance(tokenizer, str | os.PathLike):
         return {"tokenizer": None if tokenizer is None else os.fspath(tokenizer)}
@@ -240,9 +242,9 @@ def _tokenizer_fields(tokenizer: Any) -> dict[str, Any]:
 
 
 def _about_file(error: InputError, path: _Path, split: Split) -> InputError:
-    """Return the error of a corpus with too few tokens as an error about the file `path`.
+    """Return an error about the file `path` if `error` says that its text has too few tokens.
 
-    The original error is about the split in the cache. Other errors are returned unchanged.
+    The original error is about the split in the cache. Return any other error unchanged.
     """
     if error.code != "E_TOO_FEW_TOKENS":
         return error

@@ -1,1 +1,4 @@
-"""Execution of units: worker processes, the work on a unit, and the files that it writes."""
+"""Execution of units, the parts into which a plan divides a build.
+
+The modules hold the worker processes, the work on a unit, and the files that it writes.
+"""

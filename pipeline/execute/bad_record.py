@@ -61,8 +61,8 @@ DECISIONS = {
 def failure_of(event: Event, sources: Sequence[Source], *, all_bad: bool = False) -> DataprepError:
     """Return the error for the failure that `event` reports.
 
-    If `all_bad` is true, every record of the sample was bad, and the error does not advise leaving
-    bad records out.
+    The error names the input from `sources`. If `all_bad` is true, no record of a sample could be
+    used, and the error does not advise leaving bad records out.
     """
     if event.bad_record is not None:
         reject, span = event.bad_record
@@ -78,9 +78,9 @@ def failure_of(event: Event, sources: Sequence[Source], *, all_bad: bool = False
 def record_error(
     reject: Reject, span: Span, source: Source, *, all_bad: bool = False
 ) -> RecordError:
-    """Return the error for a bad record in `span` of an input.
+    """Return the error for `reject`, a bad record in the part `span` of the input `source`.
 
-    The file is read from its beginning to the span, to count lines.
+    To count lines, the file is read from its beginning to the span.
     """
     if reject.line is None:
         where = f"{source.name} row {reject.offset}"
@@ -99,7 +99,7 @@ def _remedy(reason: str, all_bad: bool) -> str:
 
 
 def lines_before(path: Path, offset: int) -> int:
-    """Return the number, from 0, of the first line that starts at or after byte `offset`."""
+    """Return the index, counted from 0, of the first line that starts at or after byte `offset`."""
     count = at = 0
     with storage_errors(path), path.open("rb", buffering=0) as stream:
         while at < offset and (data := stream.read(min(_READ_BYTES, offset - at))):

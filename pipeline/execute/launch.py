@@ -1,8 +1,9 @@
-"""Start of worker processes, in a module that imports fast enough to be imported first.
+"""Early start of worker processes, before the coordinator's slow imports.
 
-The coordinator and a worker each take a quarter of a second for their imports. `ahead` starts
-workers before the coordinator's imports. `launch` returns these workers before it starts new ones,
-and `release` ends the workers that were not used.
+The coordinator (the process that runs the build) and a worker each take a quarter of a second for
+their imports. This module imports fast, so that `ahead` can start workers before the coordinator's
+imports. `launch` returns these workers before it starts new ones, and `release` ends the workers
+that were not used.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class Launched(NamedTuple):
 
 @contextlib.contextmanager
 def ahead(count: int, likely: str | None = None) -> Iterator[None]:
-    """Start `count` workers for `launch` to return, and end the unused workers on exit.
+    """Start `count` workers for `launch` to return, and kill the unused workers on exit.
 
-    The workers import the kind at the address `likely`.
+    If `likely` is given, the workers import the kind of build at this address (``module:class``).
     """
     try:
         _ready.extend(_start(likely) for _ in range(count))
@@ -61,7 +62,7 @@ def ahead(count: int, likely: str | None = None) -> Iterator[None]:
 def launch(likely: str | None = None) -> Launched:
     """Return a worker that `ahead` has started, or else start and return a new worker.
 
-    A new worker imports the kind at the address `likely`.
+    If `likely` is given, a new worker imports the kind of build at this address.
     """
     return _ready.pop(0) if _ready else _start(likely)
 
@@ -76,10 +77,10 @@ def release() -> None:
 
 
 def likely_units(inputs: Sequence[str], enough: int) -> int:
-    """Return a guess of the number of units of `inputs`, at most `enough`, from file sizes.
+    """Return the likely number of units in a build from `inputs`, at most `enough`.
 
-    Globs and datasets on the hub are not counted. The guess only decides how many workers start
-    early.
+    It is estimated from the sizes of files. Globs and datasets on the hub are not counted. The
+    estimate only decides how many workers start early.
     """
     total = 0
     for looks, path in enumerate(path for given in inputs for path in _files(given)):
@@ -102,9 +103,10 @@ def _files(given: str) -> Iterator[Path]:
 
 
 def _start(likely: str | None) -> Launched:
-    """Start a worker and return it.
+    """Start a worker, which imports the kind of build at the address `likely`, and return it.
 
-    Its events have a separate pipe, so that output of libraries does not mix with them.
+    The worker writes its events to a separate pipe, so that the output of libraries does not mix
+    with them.
     """
     note = new_note()
     try:

@@ -1,8 +1,9 @@
 """Executor with worker processes on this machine, which is the default.
 
 A worker that dies is replaced, and its unit is tried once more. If the second worker dies too, the
-build stops and names the unit. A worker that exceeds a limit of `Watch`, or crashes during work
-that `Watch` records, is replaced as well, but its unit has failed and is not tried again.
+build stops and names the unit. A worker may also be ended by a limit of `Watch` (on the processor
+time of a chat template, for example) or crash during work that `Watch` records. It is replaced as
+well, but its unit has failed and is not tried again.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ _Questions = queue.SimpleQueue[bytes]
 class Processes:
     """Executor with `count` worker processes, each with a thread that sends it one unit at a time.
 
-    On entry to the context the workers start and import the kind at `address`, while the caller
-    still plans. On exit the workers are killed, and unfinished units are lost.
+    On entry to the context the workers start and import the kind of build at `address`, while the
+    caller still plans. On exit the workers are killed, and unfinished units are lost.
     """
 
     def __init__(self, count: int, address: str) -> None:
@@ -78,9 +79,9 @@ class Processes:
         self.stop()
 
     def load(self, *requests: bytes) -> None:
-        """Send `requests` to all workers, in order, so that they load what units will need.
+        """Send `requests` in order to every worker, so that it loads what units will need.
 
-        After the first of `requests`, the first worker waits for the request of `ask_first`.
+        After the first of `requests`, the first worker waits until `ask_first` or `run` is called.
         """
         for number, process in enumerate(self._processes):
             self._feed_by_thread(process, requests, self._questions if number == 0 else None)
@@ -103,8 +104,8 @@ class Processes:
     def ask_first(self, request: bytes) -> bytes | None:
         """Return the first worker's answer to `request`.
 
-        Return None if there is no worker, if it has died, or if the kind raised an error. This
-        method must be called once, after `load`.
+        Return None if there is no worker, if it dies, or if the kind of build raises an error. This
+        method may be called once, after `load`.
         """
         if not self._threads:
             return None
@@ -175,7 +176,8 @@ class Processes:
     ) -> None:
         """Send `process` the requests, and then units until none is left.
 
-        Each process has its own thread, which runs this method.
+        Each process has its own thread, which runs this method. If `questions` is given, its next
+        item is sent after the first request.
         """
         for request in requests[:1]:
             process.post(self._address, request)
@@ -196,7 +198,10 @@ class Processes:
         process.end()
 
     def _pass_on(self, process: _Process, question: bytes) -> None:
-        """Send `question` to `process` and queue its answer. For an empty question queue None."""
+        """Send `question` to `process` and queue the answer for `ask_first`.
+
+        Queue None if the question is empty or the process dies.
+        """
         answer = None
         try:
             if question:
@@ -223,7 +228,8 @@ class Processes:
     def _count_death(self, death: _Death, inputs: Callable[[int], Sequence[Source]]) -> None:
         """Add a note about the death of a worker.
 
-        Raise an error if its unit has been tried `_ATTEMPTS` times.
+        If its unit has been tried `_ATTEMPTS` times, raise `StorageError`, or `InputError` if a
+        library crashed on an input. The function `inputs` returns the inputs of a unit.
         """
         code = death.process.wait()
         self.notes.append(
@@ -262,9 +268,9 @@ class _Process:
                 self._popen.stdin.flush()
 
     def ask(self, address: str, request: bytes) -> Event | None:
-        """Return the event that answers `request` to the kind at `address`.
+        """Send `request` to the kind at `address`, and return the event with its answer.
 
-        Return None if the worker dies first.
+        Answers to earlier requests are dropped. Return None if the worker dies first.
         """
         self.post(address, request)
         for event in self.events():
@@ -302,10 +308,10 @@ class _Process:
         return self._popen.wait()
 
     def failure(self, unit: int) -> Event | None:
-        """Return the event for the failure of `unit` if the watched activity ended the worker.
+        """Return the event for the failure of `unit` if `Watch` explains it, or else None.
 
-        That is, the worker exceeded its time limit or crashed during an activity that `Watch`
-        recorded. Otherwise return None. The method waits until the worker has ended.
+        There is an event if the worker exceeded its time limit or crashed during an activity that
+        `Watch` had recorded. The method waits until the worker has ended.
         """
         place = read_activity(self._launched.note)
         code = self.wait()

@@ -15,9 +15,9 @@ __all__ = ["Serial"]
 
 
 class Serial:
-    """Executor in this process.
+    """Executor that runs units in this process, one after the other.
 
-    The function `open_task` returns the task for the plan in a staging directory.
+    The function `open_task` returns the task for the plan in a given staging directory.
     """
 
     count = 1

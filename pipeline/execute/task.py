@@ -62,7 +62,7 @@ class BadRecordError(Exception):
 
 
 class SpanResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts and digests of one span of an input."""
+    """Counts and digests of one span, a range of bytes or rows of an input."""
 
     source: int
     records: int
@@ -85,7 +85,7 @@ class StagedReject(Reject, frozen=True, kw_only=True):
         """Return the entry for rejects.jsonl, with numbers counted in the dataset and the input.
 
         The argument `first_record` is the number of the unit's first record in the dataset, and
-        `line` is the number of the line in the input.
+        `line` is the number of the line in the input, or None if the input has no lines.
         """
         return {
             "record": first_record + self.record,
@@ -100,7 +100,7 @@ class StagedReject(Reject, frozen=True, kw_only=True):
 
 
 class UnitResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a unit, stored in unit.json. Each kind adds its own fields."""
+    """Result of a unit, stored in unit.json. Each kind of build adds its own fields."""
 
     number: int
     spans: tuple[SpanResult, ...]
@@ -142,13 +142,13 @@ class Task(Protocol):
     ) -> UnitResult:
         """Process unit `number`: write its files into the folder `scratch` and return its result.
 
-        The function `report` receives the progress, and `clock` the time of each stage. The task
-        may use `threads` threads, but the files must not depend on their number.
+        The function `report` is called with the progress, and `clock` is told the end of each
+        stage. The task may use `threads` threads, but the files must not depend on their number.
         """
 
 
 class TaskKind(Protocol):
-    """The part of a kind that a worker process needs (see `kinds.Kind`)."""
+    """The part of a kind of build that a worker process needs (see `kinds.Kind`)."""
 
     @property
     def libraries(self) -> tuple[str, ...]:
@@ -162,8 +162,8 @@ class TaskKind(Protocol):
         """Return the answer to a request that the coordinator sends before there is a plan.
 
         The same instance opens the tasks afterwards, so it can keep what it has loaded. The object
-        `watch` sets the limits of this process, or is None if there are none. By default every
-        request raises `ValueError`.
+        `watch` sets the limits of this process, or is None if there are none. The default
+        implementation raises `ValueError` for every request.
         """
         raise ValueError(f"{type(self).__name__} answers no requests")
 
@@ -196,8 +196,8 @@ def run_unit(
 ) -> UnitResult:
     """Process unit `number` with `task`, publish it in the folder `units`, and return its result.
 
-    The unit is published by one rename. If another process has published the same unit before, the
-    files of that process remain, which have equal bytes.
+    The unit is published by one rename. If another process has already published the same unit, its
+    directory remains and this one is discarded, because both have equal bytes.
     """
     scratch = units / temporary_name()
     create_directory(scratch)

@@ -2,8 +2,8 @@
 
 Tokens are written as they come. Offsets, provenance and record numbers follow when the piece is
 closed. When the dataset is assembled, a large piece becomes a shard as it is, and small pieces are
-joined. Documents of conversations also have a loss mask, and those of preferences have a score
-each.
+joined. Pieces of conversations also have a loss mask, and pieces of preferences also have a score
+for each document.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 class DocumentRows:
     """Table of facts about documents, with one row for each document.
 
-    `sizes` are the sizes of the texts in bytes. `source` is uint64 [n, 2]: number of the input, and
-    offset in it. `records` are record numbers within the unit. `hashes` are the hashes of the split
-    keys.
+    `sizes` are the sizes of the texts in bytes. `source` is uint64 [n, 2]: the index of the input,
+    and the offset in it. `records` are record numbers within the unit. `hashes` are the hashes of
+    the split keys.
     """
 
     sizes: npt.NDArray[np.int64]
@@ -134,9 +134,9 @@ class Marks:
 class PieceWriter:
     """Writer of the pieces of one split, which starts a new piece when the last one is full.
 
-    The argument `added` is the number of tokens (BOS, EOS) that every document has besides those of
-    its text. If `keys` is true, the pieces have a file `.keys`. The function `lap` is called with
-    the name of each stage at its end, as `StageClock.lap` is.
+    The argument `added` is the number of tokens (BOS, EOS) that every document has in addition to
+    the tokens of its text. If `keys` is true, each piece has a file `.keys` (see `Piece`). The
+    function `lap` is called at the end of each stage with the name of the stage.
     """
 
     def __init__(

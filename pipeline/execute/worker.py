@@ -7,14 +7,15 @@ descriptor):
     plan PATH         the staging directory to work in
     unit N THREADS    process unit N; up to THREADS threads may work on it
 
+A worker needs nothing but the staging directory, so it can run on any machine that mounts it. It
+exits at the end of its input. This command processes one unit:
+
     printf 'plan %s\nunit %d 1\n' STAGING UNIT |
         python -c "from dataprep.pipeline.execute.worker import main; main()"
 
-A worker needs nothing but the staging directory, so it can run on any machine that mounts it. It
-exits at the end of its input. The plan names the kind of build, a class that the worker imports.
-
-It is a fresh interpreter, because a fork deadlocks with threads, and multiprocessing's spawn
-imports the caller's script again and fails in scripts without a main guard.
+The plan names the kind of build, a class that the worker imports. A worker is a fresh interpreter,
+because a fork deadlocks with threads, and multiprocessing's spawn imports the caller's script again
+and fails in scripts without a main guard.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ __all__ = ["NO_UNIT", "UNITS_NAME", "Event", "main", "perform"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Message from a worker. Exactly one of its fields is set, besides `unit` and `stages`."""
+    """Message from a worker. Apart from `unit` and `stages`, exactly one of its fields is set."""
 
     unit: int
     """Number of the unit; `NO_UNIT` for a request."""
@@ -66,7 +67,10 @@ _LESS = "Use fewer --workers; then run the command again: finished work is kept.
 
 
 class _EmitError(BaseException):
-    """Wrapper of an exception from `emit`, which the handlers of unit errors do not catch."""
+    """Wrapper of an exception from `emit`, the function that receives the events of a unit.
+
+    It is not an `Exception`, so that it is not caught and reported as an error of the unit.
+    """
 
 
 def perform(
@@ -78,7 +82,7 @@ def perform(
     clock: StageClock,
     threads: int = 0,
 ) -> None:
-    """Process one unit, publish it in the directory `units`, and `emit` its events.
+    """Process unit `number`, publish it in the directory `units`, and call `emit` with its events.
 
     Exceptions from the unit become events. Only exceptions from `emit` are raised.
     """
@@ -214,8 +218,9 @@ class _Worker:
 def main(events: int = 1, note: int | None = None, likely: str | None = None) -> None:
     """Process messages until standard input ends, and write events to the descriptor `events`.
 
-    If a descriptor `note` is given, the limits of `Watch` apply, which writes its activity there.
-    The kind at the address `likely` is imported at once, while the coordinator still plans.
+    If a descriptor `note` is given, the limits of `Watch` apply, and `Watch` writes the current
+    activity to it. If `likely` is given, the kind of build at this address is imported at once,
+    while the coordinator still plans.
     """
     stream = os.fdopen(os.dup(events), "wb", buffering=0)
     os.dup2(2, 1)  # output of libraries must not mix with the events
