@@ -29,9 +29,10 @@ _SIZES = 8  # sizes that are remembered: batches of one run have one shape, and 
 
 
 class Buffers:
-    """Pool of arrays. Memory returns to the pool when the last view of it is gone. Thread-safe.
+    """Pool of arrays whose memory is used again. Thread-safe.
 
-    The pool holds at most eight free buffers of each of the last eight sizes.
+    Memory returns to the pool when no array uses it any more. The pool holds at most eight free
+    buffers of each of the last eight sizes.
 
     >>> buffers = Buffers()
     >>> first = buffers.empty((256, 512))

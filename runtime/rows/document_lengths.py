@@ -1,9 +1,9 @@
-"""Lengths of the documents of a split: which have enough tokens, and whether all fit into a row.
+"""Queries about document lengths of a split: which are long enough, and whether all fit into a row.
 
-Only the documents that are too short are listed, in a stored plan. The document of a sample is
-found by binary search in the list. Nothing is read if the manifest shows that no document is too
-short, or that the build enforced a limit. Otherwise the lengths of all documents are read once, 8
-bytes each, and the result is stored (runtime/rows/plan_cache.py).
+A stored plan lists only the documents that are too short. The document of a sample is found by
+binary search in this list. Nothing is read if the manifest shows that no document is too short, or
+that the build enforced a limit. Otherwise the lengths of all documents are read once, 8 bytes each,
+and the result is stored (runtime/rows/plan_cache.py).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class KeptDocuments:
         return self.count
 
     def documents(self, samples: Ints) -> Ints:
-        """Return the number in the split of the document of each of `samples`.
+        """Return the document of each of `samples`, as an index in the split.
 
         Raise `IndexError` for a sample outside 0 .. count - 1.
         """
@@ -50,9 +50,9 @@ class KeptDocuments:
         return samples + self.before.searchsorted(samples, "right")
 
     def samples(self, documents: Ints) -> Ints:
-        """Return the sample of each of `documents` that is long enough.
+        """Return the samples of those `documents` that are long enough, in order.
 
-        The numbers in `documents` must increase.
+        The indices in `documents` must increase. Documents that are too short have no entry.
 
         >>> KeptDocuments(count=4, before=np.array([0, 0, 2])).samples(np.arange(7)).tolist()
         [0, 1, 2, 3]
@@ -98,13 +98,13 @@ def kept_documents(
 
 
 def _fewest_tokens(split: Split) -> int:
-    """Return a number of tokens that every document has or exceeds, according to the manifest."""
+    """Return the least number of tokens that a document can have according to the manifest."""
     tokenizer = split.dataset.manifest.tokenizer
     return tokenizer.add_bos + tokenizer.add_eos + (split.entry.zero_token_documents == 0)
 
 
 def longest_document(split: Split, plan_dir: str | Path | None = None) -> tuple[int, int]:
-    """Return the number of the longest document of `split`, and its length in tokens.
+    """Return the index of the longest document of `split`, and its length in tokens.
 
     Return (-1, 0) if no document has tokens.
 
@@ -138,7 +138,7 @@ def require_fit(split: Split, max_length: int, plan_dir: str | Path | None = Non
 
 
 def too_long(document: int, tokens: int, max_length: int) -> InputError:
-    """Return the error for a document that has more than `max_length` tokens."""
+    """Return the error for the document with index `document` and more than `max_length` tokens."""
     return InputError(
         f"has {tokens:,} tokens, more than seq_len {max_length:,}", where=f"document {document}",
         code="E_OVERLONG",

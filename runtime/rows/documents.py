@@ -36,17 +36,17 @@ class DocumentDataset(BatchDataset):
     """Map-style dataset of the documents of one split.
 
     Each batch is a dict of int64 tensors [rows, L]: `input_ids`, `attention_mask` (1 for tokens, 0
-    in padding), and `labels` unless that option is None. The dict also has `lengths` [rows], the
-    number of tokens in each row. L is the length of the longest row in the batch, or `max_length`,
-    rounded up to a multiple of `multiple`.
+    in padding), and `labels` unless the option `labels` is None. The dict also has `lengths`
+    [rows], the number of tokens in each row. L is the length of the longest row in the batch, or
+    `max_length`, rounded up to a multiple of `multiple`.
 
-    ``"shifted"`` label `j` is the token after input `j`, and `IGNORED_LABEL` (-100) for the last
-    token. ``"unshifted"`` labels equal the inputs, for models that shift labels themselves, and
-    the first label is -100, because nothing predicts the first token. Both kinds are -100 in
-    padding, and wherever the loss mask of the dataset says not to train.
+    With ``"shifted"`` labels, label `j` is the token after input `j`, and `IGNORED_LABEL` (-100)
+    for the last token. ``"unshifted"`` labels equal the inputs, for models that shift labels
+    themselves, and the first label is -100, because nothing predicts the first token. Both kinds
+    are -100 in padding, and wherever the loss mask of the dataset says not to train.
 
     Arguments:
-        max_length: the most tokens of a document in a row; None: all of them.
+        max_length: the largest number of tokens of a document in a row; None: any number.
         truncate: the end at which longer documents are cut, ``"right"`` or ``"left"``. With
             ``"error"``, a batch with a longer document raises `InputError`.
         pad_to: ``"longest"`` document of the batch, or ``"max_length"`` for one shape always.
@@ -60,8 +60,8 @@ class DocumentDataset(BatchDataset):
         sample_mask: adds bool `sample_mask` [rows], False where the index is `PADDING`. A row with
             False is all padding.
 
-    The attribute `left_out` counts the documents with too few tokens. Raise `InputError` if all
-    documents have too few.
+    The attribute `left_out` is the number of documents with too few tokens. Raises `InputError` if
+    all documents have too few.
 
         >>> documents = DocumentDataset(dataset.split("val"), max_length=512)  # doctest: +SKIP
         >>> documents.batch([0, 7])["attention_mask"].sum(1)            # doctest: +SKIP
@@ -107,7 +107,7 @@ class DocumentDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """JSON values that determine, with the content id, the tokens and labels of a sample."""
+        """JSON values that, together with the split's `content_id`, determine tokens and labels."""
         return {
             "kind": "documents", "split": self.split.name, "max_length": self.max_length,
             "truncate": self.padding.truncate, "min_tokens": self.min_tokens,
@@ -139,7 +139,7 @@ class DocumentDataset(BatchDataset):
     def batch(self, indices: Indices) -> Batch:
         """Return the documents at `indices` as one batch; no two tensors share memory.
 
-        Raises `IndexError` for an index outside 0 .. len - 1, and `InputError` for a document over
+        Raise `IndexError` for an index outside 0 .. len - 1, and `InputError` for a document over
         `max_length` if `truncate` is ``"error"``.
         """
         samples = sample_numbers(indices, len(self))
@@ -164,7 +164,7 @@ class DocumentDataset(BatchDataset):
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
         """Return two arrays: where each of `samples` starts and stops in the split's stream.
 
-        Samples that are `PADDING` have no entry. Raise what `batch` raises.
+        Samples that are `PADDING` have no entry. Raise the errors of `batch`.
         """
         starts, lengths = self._read(samples[samples != PADDING])
         return starts, starts + lengths
@@ -172,8 +172,8 @@ class DocumentDataset(BatchDataset):
     def covering(self, start: int, stop: int) -> Ints:
         """Return the samples with tokens in `start` .. `stop` - 1 of the split: int64, increasing.
 
-        Tokens that `max_length` cuts off do not count. The cost is that of `spans` and some binary
-        searches.
+        A token that is cut off because of `max_length` does not count. The cost is that of `spans`
+        and some binary searches.
         """
         if start >= stop:
             return np.empty(0, np.int64)
@@ -183,13 +183,14 @@ class DocumentDataset(BatchDataset):
         return samples[(starts < stop) & (stops > np.maximum(starts, start))]
 
     def documents(self, samples: Ints) -> Ints:
-        """Return the number in the split of the document of each of `samples`."""
+        """Return the document of each of `samples`, as an index in the split."""
         return self._kept.documents(samples)
 
     def _read(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the start of each sample in the stream, and its length, which is 0 for `PADDING`.
+        """Return two arrays: where each sample starts in the split's stream, and its length.
 
-        Raise `InputError` for a document over `max_length` if `truncate` is ``"error"``.
+        The length is 0 for `PADDING`. Raise `InputError` for a document over `max_length` if
+        `truncate` is ``"error"``.
         """
         starts, lengths = np.zeros_like(samples), np.zeros_like(samples)
         real = np.flatnonzero(samples != PADDING) if self.sample_mask else np.arange(len(samples))

@@ -43,8 +43,9 @@ class PackedDataset(BatchDataset):
     `labels` is None. The documents of a row follow one another from its start, and the rest is
     filled with `pad_id`. Label `j` is
 
-    - ``"shifted"``: the token after input `j` in the same document, `IGNORED_LABEL` (-100) at the
-      end of a document. Where a document was split, it is the first token of the next piece.
+    - ``"shifted"``: the token after input `j` in the same document, or `IGNORED_LABEL` (-100) at
+      the end of a document. At the end of a piece of a split document, it is the first token of the
+      next piece.
     - ``"unshifted"``: input `j`, for models that shift labels themselves; -100 at the start of each
       document, which such a model would predict from the document before.
 
@@ -55,7 +56,7 @@ class PackedDataset(BatchDataset):
         algorithm: ``"first-fit"`` or ``"best-fit"`` decreasing.
         overlong: what happens to documents over `seq_len`; see `PackingOptions`.
         position_ids: adds int64 `position_ids` [seq_len], from 0 in every document.
-        doc_ids: adds int64 `doc_ids` [seq_len], the document in the split, -1 in padding.
+        doc_ids: adds int64 `doc_ids` [seq_len], the document's index in the split, -1 in padding.
         cu_seqlens: adds int32 `cu_seqlens` and int64 `max_seqlen`; see `SegmentFields`. With True,
             the size of `cu_seqlens` suffices for the row with the most segments; a number that is
             too small for that row is a `UsageError` (E_SEGMENTS).
@@ -64,7 +65,7 @@ class PackedDataset(BatchDataset):
         sample_mask: adds bool `sample_mask`, False where the index is `PADDING`. A row with False
             is all padding.
 
-    The attribute `report` counts what is packed and left out. Raise `InputError` if there is no
+    The attribute `report` counts what is packed and left out. Raises `InputError` if there is no
     row. A pickle holds a path and a few numbers, and unpickling opens the plan or makes it again.
 
         >>> packed = PackedDataset(dataset.split("train"), seq_len=2048)   # doctest: +SKIP
@@ -113,7 +114,7 @@ class PackedDataset(BatchDataset):
     def _require_room(self, room: int) -> None:
         """Raise `UsageError` if a row has more than `room` segments, counting padding as a segment.
 
-        The function reads the bounds of all rows and the lengths of all pieces, some at a time.
+        The function reads the bounds of all rows and the lengths of all pieces, in blocks of rows.
         """
         bounds, row, most = self.plan.arrays["rows"], 0, 0
         for first in range(0, self._rows, _ROWS):
@@ -130,7 +131,7 @@ class PackedDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """JSON values that determine, with the content id, the tokens and labels of a sample."""
+        """JSON values that, together with the split's `content_id`, determine tokens and labels."""
         return {**packing_definition(self.split, self.options), "labels": self.labels}
 
     def __len__(self) -> int:
@@ -197,8 +198,8 @@ class PackedDataset(BatchDataset):
         """Return the rows with tokens in `start` .. `stop` - 1 of the split: int64, increasing.
 
         If labels are shifted, the token after a piece of a split document counts as a token of the
-        row. The function reads the chunks of the plan that hold these tokens, which takes some
-        milliseconds.
+        row, because it is a label. The function reads the chunks of the plan that hold these
+        tokens, which takes some milliseconds.
         """
         pieces = pieces_of_tokens(self.plan, start, stop, ahead=self.labels == "shifted")
         bounds = self.plan.arrays["rows"]
@@ -208,9 +209,10 @@ class PackedDataset(BatchDataset):
         return np.unique(rows)
 
     def _pieces(self, samples: Ints) -> tuple[Segments, Ints, Ints]:
-        """Return the segments of the rows `samples`, and their starts and lengths in the stream.
+        """Return the segments of the rows `samples`, and two arrays with an entry for each segment.
 
-        Raise `IntegrityError` if the plan is invalid.
+        The arrays hold the start of each segment in the split's stream, and the number of tokens to
+        read there. Raise `IntegrityError` if the plan is invalid.
         """
         row, at = self._pieces_of_rows(samples)
         document, start, length, more = (
@@ -232,9 +234,11 @@ class PackedDataset(BatchDataset):
         return segments, start, length + more * (self.labels == "shifted")
 
     def _pieces_of_rows(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the row in the batch, and the number in the plan, of each piece of `samples`.
+        """Return two arrays, with an entry for each piece of `samples`.
 
-        Samples that are `PADDING` have no pieces.
+        They hold the row of the batch that contains the piece, and the index of the piece in the
+        plan. Samples that are `PADDING` have no pieces. Raise `IndexError` for a sample that does
+        not exist, and `IntegrityError` if the plan is invalid.
         """
         real = samples != PADDING if self.sample_mask else np.ones(len(samples), np.bool_)
         rows = samples[real]
@@ -246,7 +250,10 @@ class PackedDataset(BatchDataset):
         return np.flatnonzero(real)[which], pieces
 
     def _check_plan(self, holds: npt.NDArray[np.bool_]) -> None:
-        """Raise `IntegrityError` unless all of `holds` is True: the plan was changed on disk."""
+        """Raise `IntegrityError` unless all of `holds` is True.
+
+        The error says that the plan was changed after it was made.
+        """
         if not holds.all():
             raise self._changed()
 
@@ -257,7 +264,10 @@ class PackedDataset(BatchDataset):
         )  # fmt: skip
 
     def _beside(self, columns: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return those columns of [rows, seq_len + 1] whose tokens are the labels."""
+        """Return the part of `columns` [rows, seq_len + 1] that belongs to the labels.
+
+        If labels are shifted, this is all but the first column, otherwise all but the last.
+        """
         return columns[:, 1:] if self.labels == "shifted" else columns[:, :-1]
 
     def _labels(
@@ -274,7 +284,7 @@ class PackedDataset(BatchDataset):
 
 
 def padding_id(split: Split, pad_id: int | None) -> int:
-    """Return `pad_id`, or if it is None the tokenizer's pad id, else its eos id, else 0.
+    """Return `pad_id`. If it is None, return the tokenizer's pad id, else its eos id, else 0.
 
     Raise `UsageError` for an id that the vocabulary does not have.
     """
@@ -289,7 +299,10 @@ def padding_id(split: Split, pad_id: int | None) -> int:
 
 
 def _tails(segments: Segments) -> list[tuple[int, int]]:
-    """Return (row, column) for each row that ends in padding, where padding begins in `column`."""
+    """Return a pair (row, column) for each row that ends in padding.
+
+    Padding begins in `column`.
+    """
     used = np.zeros(segments.rows, np.int64)
     np.maximum.at(used, segments.row, segments.start + segments.length)
     short = np.flatnonzero(used < segments.seq_len)

@@ -80,7 +80,7 @@ class PackingOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackingReport:
-    """Counts of the documents and tokens in a plan, and of those that it leaves out.
+    """Counts of the documents and tokens in a plan, and of those that the plan leaves out.
 
     The field `documents` counts all documents: those in rows, the `empty_documents` (without
     tokens) and the `dropped_documents`.
@@ -131,10 +131,10 @@ class PackingReport:
 class PackedRows:
     """Some consecutive packed rows, and their pieces.
 
-    The array `pieces` [rows] holds the number of pieces in each row. Each other array has an entry
-    for each piece: `length` tokens of the split's stream from token `start` on, all of `document`,
-    where `more` is True if the document continues in another piece. Pieces are in stream order
-    within a row, and rows in the order of their first pieces.
+    The array `pieces` [rows] holds the number of pieces in each row. Every other array has an entry
+    for each piece, which consists of `length` tokens of document `document`, from position `start`
+    of the split's stream on. The entry in `more` is True if the document continues in another
+    piece. Pieces are in stream order within a row, and rows in the order of their first pieces.
     """
 
     pieces: Ints
@@ -186,7 +186,10 @@ class Packer:
             yield self._pack(np.concatenate(waiting))
 
     def _pieces(self, lengths: Iterable[Ints]) -> Iterator[Ints]:
-        """Yield all pieces in stream order, in arrays that do not run over the end of a chunk."""
+        """Yield all pieces in stream order: int64 [k, 4], as in `_cut`.
+
+        An array does not run over the end of a chunk.
+        """
         room = self._chunk
         for part in lengths:
             for first in range(0, len(part), _BLOCK):
@@ -196,7 +199,11 @@ class Packer:
                         room = room - len(piece) or self._chunk
 
     def _cut(self, lengths: Ints) -> Iterator[Ints]:
-        """Yield the pieces of the next documents, at most a chunk at once: int64 [k, 4]."""
+        """Yield the pieces of the next documents, whose lengths are `lengths`: int64 [k, 4].
+
+        The columns are document, start, length and more (see `PackedRows`). An array holds at most
+        as many pieces as a chunk. Raise `IntegrityError` for a negative length.
+        """
         if len(lengths) and int(lengths.min()) < 0:
             raise IntegrityError(
                 f"document {self._documents + int(lengths.argmin())} has a negative length",
@@ -226,8 +233,9 @@ class Packer:
             yield np.stack([first_document + at, start, length, more], axis=1)
 
     def _overlong(self, at: Ints, lengths: Ints) -> Ints:
-        """Return the number of pieces of each document in `at`, all longer than `seq_len`.
+        """Return the number of pieces of each overlong document, and count these documents.
 
+        The array `at` holds indices of documents, and `lengths` their lengths, all over `seq_len`.
         Raise `InputError` if `overlong` is ``"error"``.
         """
         seq_len, overlong = self.options.seq_len, self.options.overlong
@@ -273,7 +281,10 @@ def _divide(pieces: Ints, first: int, chunk: int) -> Iterator[Ints]:
 
 
 def _in_order(row: Ints) -> tuple[Ints, int]:
-    """Return `row` with rows numbered in the order of their first entries, and the row count."""
+    """Return `row` with its numbers replaced by 0, 1, ... in order of first occurrence.
+
+    Also return the number of distinct rows.
+    """
     _, first = np.unique(row, return_index=True)
     number = np.empty(len(first), np.int64)
     number[np.argsort(first)] = np.arange(len(first))
@@ -309,9 +320,11 @@ def assign(lengths: Ints, seq_len: int, algorithm: Algorithm) -> Ints:
 
 
 def _first_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
-    """Yield, for each of `sizes`, its rows and the number of pieces in each, by first fit.
+    """Yield, for each of `sizes`, the rows that get pieces of this size, by first fit.
 
-    Rows that have no space for the shortest piece are dropped from the search.
+    Each item is two arrays: the rows, and the number of pieces that each row gets. There are
+    `counts[i]` pieces of size `sizes[i]`, and sizes decrease. Rows that have no space for the
+    shortest piece are dropped from the search.
     """
     rows, rooms, opened = _none(), _none().astype(np.int32), 0
     for number, (size, count) in enumerate(zip(sizes, counts, strict=True)):
@@ -329,7 +342,7 @@ def _first_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
 
 
 def _best_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
-    """Yield, for each of `sizes`, its rows and the number of pieces in each, by best fit.
+    """Yield the same as `_first_fit`, but by best fit.
 
     Open rows are sorted by (free space, row number), combined into one integer for each row.
     """
@@ -352,7 +365,7 @@ def _best_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
 def _share(rows: Ints, times: npt.NDArray[Any], count: int) -> tuple[Ints, Ints]:
     """Return the first of `rows`, as many as `count` pieces need, and the number of pieces in each.
 
-    The array `times` has, for each row, the number of pieces that fit into it.
+    The array `times` holds, for each row, the number of pieces that fit into it.
     """
     ends = np.cumsum(times, dtype=np.int64)
     used = min(int(np.searchsorted(ends, count)) + 1, len(rows))

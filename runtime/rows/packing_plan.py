@@ -1,4 +1,4 @@
-"""The packing plan of a split: made from the lengths of its documents, and stored in the cache.
+"""The packing plan of a split, made from the lengths of its documents and stored in the cache.
 
 Making a plan takes about a microsecond for each document, in bounded memory, and 15 to 23 bytes for
 each document on disk. Opening the plan again reads a kilobyte.
@@ -26,9 +26,9 @@ __all__ = ["document_lengths", "packing_definition", "packing_plan", "pieces_of_
 def packing_plan(
     split: Split, options: PackingOptions, plan_dir: str | Path | None = None
 ) -> StoredPlan:
-    """Return the packing plan of `split`, from the cache or made now.
+    """Return the packing plan of `split`, read from the cache in `plan_dir` or made now.
 
-    The array `rows`, int64 [rows + 1], holds the number of the first piece of each row, and at the
+    The array `rows`, int64 [rows + 1], holds the index of the first piece of each row, and at the
     end the number of all pieces. The other arrays have an entry for each piece: `document`, `start`
     in the split's stream, `length` in tokens, and `more`, which is 1 if the document continues in
     another piece. The report has the fields of `PackingReport`, and `most_pieces`, the greatest
@@ -45,7 +45,7 @@ def packing_plan(
 
 
 def packing_definition(split: Split, options: PackingOptions) -> dict[str, Any]:
-    """Return JSON values that determine, with the content id, the rows of a split."""
+    """Return JSON values that, together with the `content_id`, determine the rows of a split."""
     return {
         "kind": "packed", "split": split.name, "seq_len": options.seq_len,
         "pack": options.algorithm, "overlong": options.overlong, "chunk": CHUNK,
@@ -85,13 +85,13 @@ def document_lengths(split: Split) -> Iterator[Ints]:
 
 
 def pieces_of_tokens(plan: StoredPlan, start: int, stop: int, *, ahead: bool) -> Ints:
-    """Return the pieces of `plan` with tokens in `start` .. `stop` - 1: int64, increasing.
+    """Return the indices of pieces with tokens in `start` .. `stop` - 1: int64, increasing.
 
-    With `ahead`, a piece whose document continues in another piece is treated as one token longer.
+    With `ahead`, a piece whose document continues in another piece counts as one token longer.
 
-    The pieces of a chunk are consecutive in the stream, and the first piece in the stream is also
-    the first in the plan. Therefore chunks are found by binary search, and only the chunks with
-    such tokens are read.
+    The pieces of a chunk are consecutive in the stream, and the piece that comes first in the
+    stream also comes first in the plan. Therefore chunks are found by binary search, and only the
+    chunks with such tokens are read.
     """
     begin, total = plan.arrays["start"], len(plan.arrays["start"])
     if start >= stop or total == 0:
@@ -109,7 +109,10 @@ def pieces_of_tokens(plan: StoredPlan, start: int, stop: int, *, ahead: bool) ->
 
 
 def _chunk_of(begin: npt.NDArray[Any], total: int, token: int) -> int:
-    """Return the number of the last chunk that does not begin after `token`, or 0 if all do."""
+    """Return the index of the last chunk that begins at or before position `token` of the stream.
+
+    Return 0 if there is none. The array `begin` holds the start of each of the `total` pieces.
+    """
     low, high = 0, -(-total // CHUNK) - 1
     while low < high:
         middle = (low + high + 1) // 2

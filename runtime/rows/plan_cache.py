@@ -1,9 +1,10 @@
 """Cache of plans: arrays that are computed from a dataset once and stored in a file.
 
-The file of a plan is named after the SHA-256 of its definition. It holds the arrays, the CRC-32 of
-each 64 KiB of them, a JSON object (the definition, a report of counts, and the type and length of
-each array), and the SHA-256 of CRCs and JSON. The content follows from the dataset and the
-definition. The file may therefore be deleted at any time, and is made again when it is needed.
+The definition of a plan is a dict of JSON values that determine the plan. The file of a plan is
+named after the SHA-256 of its definition. It holds the arrays, the CRC-32 of each 64 KiB of them, a
+JSON object (the definition, a report of counts, and the type and length of each array), and the
+SHA-256 of CRCs and JSON. The content follows from the dataset and the definition. The file may
+therefore be deleted at any time, and is made again when it is needed.
 
 A plan appears complete or not at all, and if several processes make a plan at once, one of them
 publishes it. A file that does not match its definition, its digest or its size is replaced. Every
@@ -92,13 +93,14 @@ def stored_plan(
     *,
     io: ReadBy = "mmap",
 ) -> StoredPlan:
-    """Return the plan of this `definition`, which is made by `make` and stored if it is missing.
+    """Return the plan with this `definition`, made by `make` and stored if it does not exist yet.
 
-    The mapping `dtypes` has the type of each array by name, such as ``{"rows": "<i8"}``. The folder
-    `plan_dir` holds the plans; None stands for `default_plan_dir`. If the default folder cannot be
-    written to, the plan is made in memory, with a warning. If a given `plan_dir` cannot be written
-    to, `StorageError` is raised. If `io` is ``"pread"``, or the folder is on a network file system
-    or FUSE, files are read and not mapped.
+    The function `make(emit)` passes the values of the arrays to `emit`, in order, and returns the
+    report. The mapping `dtypes` holds the type of each array by name, such as ``{"rows": "<i8"}``.
+    The folder `plan_dir` holds the plans; None stands for `default_plan_dir`. If the default folder
+    cannot be written to, warn and make the plan in memory. If a given `plan_dir` cannot be written
+    to, raise `StorageError`. If `io` is ``"pread"``, or the folder is on a network file system or
+    FUSE, files are read and not mapped.
     """
     try:
         folder = default_plan_dir() if plan_dir is None else local_path(plan_dir).absolute()
@@ -156,9 +158,10 @@ def plan_digest(definition: dict[str, Any]) -> str:
 def _open(
     path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], io: ReadBy
 ) -> StoredPlan:
-    """Return the plan in the file `path`. Raise if the file does not hold exactly this plan.
+    """Return the plan in the file `path`.
 
-    The errors are `DataprepError` and OSError.
+    Raise `DataprepError` or OSError if the file cannot be read, is damaged, or holds a plan with
+    another definition or with other types of arrays.
     """
     with open_ordinary(path, str(path)) as stream:
         file = File(str(path), os.dup(stream.fileno()), os.fstat(stream.fileno()).st_size)
@@ -189,7 +192,7 @@ def _open(
 
 
 def _load_end(file: File, path: Path) -> tuple[dict[str, Any], npt.NDArray[np.uint32], int]:
-    """Return the JSON object of a plan, its CRCs, and the number of bytes of its arrays.
+    """Return the JSON object of a plan, its CRCs, and the size of its arrays in bytes.
 
     Raise `IntegrityError` unless CRCs and JSON match the digest in the file.
     """
@@ -238,7 +241,7 @@ class _PlanArray(FileArray):
             self._mapped = mapped[offset : offset + self._bytes].view(self.dtype)
 
     def whole(self) -> Array:
-        """Read the whole array into memory. Raise `IntegrityError` unless it matches its CRCs."""
+        """Return the array, read into memory. Raise `IntegrityError` unless it matches its CRCs."""
         data = _read(self._file, self._offset, self._offset + self._bytes)
         parts = range(0, len(data), _BLOCK_BYTES)
         found = [zlib.crc32(data[at : at + _BLOCK_BYTES]) for at in parts]
@@ -271,7 +274,11 @@ class _PlanArray(FileArray):
         return found
 
     def _enclose(self, places: Ints, keys: npt.ArrayLike, side: str) -> bool:
-        """Return whether the numbers before and at each position in `places` enclose the key."""
+        """Return whether each of `keys` belongs at its position in `places`.
+
+        It does if the number before the position is smaller and the number at the position is
+        larger, or equal on the `side` that `numpy.searchsorted` defines.
+        """
         wanted, last = np.asarray(keys).reshape(-1), len(self) - 1
         before, after = self.take(np.maximum(places - 1, 0)), self.take(np.minimum(places, last))
         if side == "right":
@@ -292,9 +299,9 @@ class _PlanArray(FileArray):
             raise
 
     def _compare(self, blocks: Ints) -> None:
-        """Raise `IntegrityError` and remove the file unless `blocks` match their CRCs.
+        """Raise `IntegrityError` and remove the file unless the blocks `blocks` match their CRCs.
 
-        Thread-safe.
+        A block is compared only once. The method is thread-safe.
         """
         new = blocks[~self._sound[blocks]]
         for block in new.tolist():
@@ -329,7 +336,8 @@ def _create(
 ) -> None:
     """Make the plan in a temporary file beside `path`, then publish it as `path`.
 
-    If another process has published the plan first, that file is used.
+    With `damaged`, an existing file is replaced. Otherwise, if another process has published the
+    plan first, its file stays.
     """
     create_directory(path.parent, parents=True, exist_ok=True)
     _remove_abandoned(path.parent)
@@ -349,7 +357,7 @@ def _create(
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove the temporary files of killed processes, an hour after the last write."""
+    """Remove the temporary files of killed processes in `folder`, an hour after the last write."""
     for path in folder.iterdir():
         if _TEMPORARY.fullmatch(path.name):
             with contextlib.suppress(OSError, StorageError):
@@ -379,7 +387,7 @@ def _write(path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], ma
 
 
 class _Column:
-    """One array of a plan that is being made. It is in a temporary file until its length is known.
+    """One array of a plan that is being made, in a temporary file until its length is known.
 
     As a context manager it always closes and removes that file.
     """

@@ -1,11 +1,10 @@
 """Preferences as batches: pairs (DPO), single judgements (KTO), groups of answers (GRPO).
 
-A sample is a record with all its documents. A batch equals what
+A sample is a record with all its documents. A batch equals the batch that
 `dataprep.runtime.collate.preference` makes of the same records as lists. But it is made from the
-stored arrays, without a Python object for each token: by one copy of each document, and for groups
-by reading the loss masks before. This takes half the time of the collators. Opening reads nothing,
-unless rows have a limit that the build did not enforce. Then the lengths of all documents are read
-once.
+stored arrays, without a Python object for each token, by one copy of each document. For groups, the
+loss masks are also read. This takes half the time of the collators. Opening reads nothing unless
+rows have a limit that the build did not enforce. Then the lengths of all documents are read once.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ class PreferenceDataset(BatchDataset):
       True for a good answer.
     - **groups**: the prompts, `input_ids` and `attention_mask` [rows, width]; their answers,
       `responses`, `responses_attention_mask` and `responses_loss_mask` [rows, group, width]; and
-      float32 `scores` [rows, group], NaN if the record has none. `group` is the most answers of a
-      row. If a row has fewer, the missing answers are all padding, with score 0.
+      float32 `scores` [rows, group], NaN if the record has none. `group` is the largest number of
+      answers in a row. If a row has fewer, the missing answers are all padding, with score 0.
 
     Labels are as in `DocumentDataset`: ``"shifted"`` or ``"unshifted"``, and -100 wherever the loss
     mask says not to train, which is everywhere except in the answer. The answers of a group have
@@ -55,7 +54,8 @@ class PreferenceDataset(BatchDataset):
     by an answer has exactly the tokens of the conversation.
 
     Arguments:
-        max_length: the most tokens of a conversation, prompt and answer together; None: any number.
+        max_length: the largest number of tokens of a conversation, prompt and answer together;
+            None: any number.
         overlong: with ``"error"``, a split with longer conversations is refused at once. With
             ``"truncate-left"`` their prompts lose tokens at the beginning, equally many in all
             documents of a record. If that is not enough, the batch raises `InputError`.
@@ -68,7 +68,7 @@ class PreferenceDataset(BatchDataset):
         sample_mask: adds bool `sample_mask` [rows], False where the index is `PADDING`. A row with
             False is all padding.
 
-    Raise `UsageError` for a split without preferences, and `InputError` for a split without
+    Raises `UsageError` for a split without preferences, and `InputError` for a split without
     records.
 
         >>> pairs = PreferenceDataset(dataset.split("train"), max_length=2048)  # doctest: +SKIP
@@ -122,7 +122,7 @@ class PreferenceDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """JSON values that determine, with the content id, the tokens and labels of a sample."""
+        """JSON values that, together with the split's `content_id`, determine tokens and labels."""
         return {
             "kind": self.form, "split": self.split.name, "max_length": self.max_length,
             "overlong": self.overlong, "labels": self.labels,
@@ -146,7 +146,7 @@ class PreferenceDataset(BatchDataset):
     def batch(self, indices: Indices) -> Batch:
         """Return the records at `indices` as one batch; no two tensors share memory.
 
-        Raises `IndexError` for an index outside 0 .. len - 1, and `InputError` for a conversation
+        Raise `IndexError` for an index outside 0 .. len - 1, and `InputError` for a conversation
         over `max_length` that cannot be cut.
         """
         samples = sample_numbers(indices, len(self))
@@ -172,9 +172,10 @@ class PreferenceDataset(BatchDataset):
         return batch
 
     def _rows(self, taken: _Documents, rows: int, prefix: str = "", least: int = 1) -> Batch:
-        """Return ids, attention mask and labels of one document in each row, at least `least` wide.
+        """Return the ids, attention mask and labels of `rows` rows with at most one document each.
 
-        The argument `prefix` begins the names of the tensors. Rows without a document are padding.
+        The rows have at least `least` columns. The argument `prefix` begins the names of the
+        tensors. Rows without a document are padding.
         """
         starts, lengths = np.zeros((2, rows), np.int64)
         starts[taken.row], lengths[taken.row] = taken.starts, taken.lengths
@@ -189,7 +190,10 @@ class PreferenceDataset(BatchDataset):
         return batch
 
     def _group_batch(self, taken: _Documents, rows: int, documents: Ints) -> Batch:
-        """Return the batch of groups: prompts, answers and scores."""
+        """Return the batch of groups: prompts, answers and scores (see `PreferenceDataset`).
+
+        The array `documents` holds the index in the split of each document in `taken`.
+        """
         group = int(taken.slot.max(initial=0)) + 1
         at = taken.row * group + taken.slot
         prompts = _shared_prompts(self.split, taken)
@@ -215,9 +219,10 @@ class PreferenceDataset(BatchDataset):
         return batch
 
     def _read(self, samples: Ints) -> tuple[_Documents, Ints]:
-        """Return the documents of `samples`, and their numbers in the split.
+        """Return the documents of `samples`, and the index of each document in the split.
 
-        Prompts are cut if a document is too long. Raise `InputError` if it cannot be cut.
+        Prompts are cut if a document is too long and `overlong` allows it. Raise `InputError` if a
+        document is still too long.
         """
         real = np.flatnonzero(samples != PADDING) if self.sample_mask else np.arange(len(samples))
         check_samples(samples[real], len(self))
@@ -242,7 +247,7 @@ class PreferenceDataset(BatchDataset):
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
         """Return two arrays: where the documents of `samples` start and stop in the split's stream.
 
-        Samples that are `PADDING` have no documents. Raise what `batch` raises.
+        Samples that are `PADDING` have no documents. Raise the errors of `batch`.
         """
         taken, _ = self._read(samples[samples != PADDING])
         return taken.starts, taken.starts + taken.lengths
@@ -269,12 +274,19 @@ class PreferenceDataset(BatchDataset):
         return found
 
     def token_views(self, batch: Batch) -> dict[str, Batch]:
-        """Return the parts of `batch` for `check_batch`, by the prefix of their field names."""
+        """Return those parts of `batch` that are batches of token rows, such as the chosen side.
+
+        The key of a part is the prefix that its field names have in `batch`. The function
+        `check_batch` checks each part.
+        """
         return _token_views(self.form, batch)
 
 
 class _Documents(NamedTuple):
-    """Documents of some records, record by record: int64 arrays with one entry per document."""
+    """Documents of some records, in order of the records: int64 arrays.
+
+    All arrays but `heads` have one entry for each document.
+    """
 
     row: Ints
     """Row of the batch that has the record."""
@@ -287,7 +299,10 @@ class _Documents(NamedTuple):
     """By record: the index of its first document in these arrays."""
 
     def at(self, slot: int) -> _Documents:
-        """Return the documents whose number in their record is `slot`."""
+        """Return the documents with index `slot` in their record, such as all rejected answers.
+
+        The array `heads` of the result is not adapted to the selection, so do not use it.
+        """
         here = self.slot == slot
         return _Documents(
             self.row[here], self.slot[here], self.starts[here], self.lengths[here], self.heads
@@ -295,10 +310,10 @@ class _Documents(NamedTuple):
 
 
 def _prompt_lengths(split: Split, taken: _Documents) -> Ints:
-    """Return, for each document, the number of tokens before the first token to train on: int64.
+    """Return the number of tokens before the first token to train on, for each document: int64.
 
-    If a document has no token to train on, it is the number of all its tokens. This costs a copy of
-    the loss masks.
+    For a document that has no token to train on, this is the number of all its tokens. The function
+    copies the loss masks of all documents.
     """
     mask = np.zeros((len(taken.starts), int(taken.lengths.max(initial=0)) + 1), np.uint8)
     at = np.arange(len(mask), dtype=np.int64) * mask.shape[1]
@@ -309,7 +324,7 @@ def _prompt_lengths(split: Split, taken: _Documents) -> Ints:
 
 
 def _shared_prompts(split: Split, taken: _Documents) -> Ints:
-    """Return, for each document, the length of the prompt that its record's documents share: int64.
+    """Return, for each document, the length of the prompt that all documents of its record share.
 
     A tokenizer may merge the end of the prompt with the beginning of an answer, so that the last
     tokens of the prompt differ between documents. Those tokens then belong to the answers.
@@ -327,7 +342,10 @@ def _shared_prompts(split: Split, taken: _Documents) -> Ints:
 
 
 def _token_views(form: str, batch: Batch) -> dict[str, Batch]:
-    """Return the parts of a batch of `form` for `check_batch`, by the prefix of their field names.
+    """Return those parts of `batch` that are batches of token rows, such as the chosen side.
+
+    The argument `form` is the form of the records: "pairs", "labels" or "groups". The key of a part
+    is the prefix that its field names have in `batch`.
 
     >>> batch = {"chosen_input_ids": torch.ones(1, 2), "rejected_input_ids": torch.ones(1, 3)}
     >>> {prefix: list(view) for prefix, view in _token_views("pairs", batch).items()}
@@ -351,9 +369,9 @@ def _token_views(form: str, batch: Batch) -> dict[str, Batch]:
 
 
 def _side(prefix: str, batch: Batch) -> Batch:
-    """Return the fields of one side of pairs, with `prefix` removed from the names.
+    """Return the fields of one side of pairs, with `prefix` removed from their names.
 
-    The field `sample_mask`, which both sides have, is included if the batch has it.
+    If the batch has the field `sample_mask`, which belongs to both sides, it is also included.
     """
     found = {n.removeprefix(prefix): tensor for n, tensor in batch.items() if n.startswith(prefix)}
     both = {name: tensor for name, tensor in batch.items() if name == "sample_mask"}
@@ -361,7 +379,7 @@ def _side(prefix: str, batch: Batch) -> Batch:
 
 
 def _answer_too_long(document: int, tokens: int, prompt: int, max_length: int) -> InputError:
-    """Return the error for a record that exceeds the limit even without its prompts."""
+    """Return the error for a document whose record exceeds `max_length` even without the prompt."""
     return InputError(
         f"has {tokens:,} tokens, {prompt:,} of them before the answer: cutting the prompt does not "
         f"bring its record to {max_length:,}", where=f"document {document}", code="E_OVERLONG",

@@ -5,10 +5,10 @@ ids and masks follow from the segments. Segments are computed once, from the off
 dataset, and never by looking for EOS tokens, which a dataset may lack and a document may contain.
 Tokens outside all segments are padding.
 
-Computing the segments of a batch takes some 50 microseconds, or 10 for each of sixteen batches at
-once. Each tensor of the size of `input_ids` takes about two copies of it. Kernels are compiled or
-captured for one shape, so shapes do not depend on the documents: `cu_seqlens` has a fixed size,
-which suffices for a fixed number of segments.
+Computing the segments takes some 50 microseconds for one batch, or 10 for each batch if sixteen are
+computed at once. Each tensor of the size of `input_ids` takes about two copies of it. Kernels are
+compiled or captured for one shape, so shapes do not depend on the documents: `cu_seqlens` has a
+fixed size, which suffices for a fixed number of segments.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAX_TOKENS = _LARGEST_INT32  # in a batch whose cu_seqlens are int32
 
 
 class _Runs(NamedTuple):
-    """The runs of a batch in order: its segments, and the gaps of padding between them."""
+    """The segments of a batch and the gaps of padding between them, in order."""
 
     begin: Ints
     length: Ints
@@ -53,8 +53,8 @@ class Segments:
     the flattened batch, `length` tokens from `begin` on belong to document `document`. Segments
     have at least one token, lie in one row and do not overlap. Gaps between them are padding.
 
-    Raise `UsageError` for arrays that break these rules. With `checked`, the arrays are not
-    checked.
+    Raises `UsageError` for arrays that break these rules. The argument ``checked=True`` says that
+    the arrays obey the rules, and omits the check.
 
         >>> one_row = Segments(
         ...     rows=1, seq_len=6, begin=np.array([0, 2]), length=np.array([2, 3]),
@@ -95,12 +95,12 @@ class Segments:
 
     @property
     def row(self) -> Ints:
-        """The row of each segment."""
+        """Index of the row that contains each segment, int64."""
         return self.begin // self.seq_len
 
     @property
     def start(self) -> Ints:
-        """The column in which each segment begins."""
+        """Column in which each segment begins, int64."""
         return self.begin % self.seq_len
 
     def parted(self, rows: Sequence[int]) -> Iterator[Segments]:
@@ -122,7 +122,7 @@ class Segments:
     def position_ids(self, out: Ints | None = None) -> Ints:
         """Return position ids, int64 [rows, seq_len]: 0, 1, 2, ... in each segment, 0 in padding.
 
-        If `out` is given, an array of that type and shape, it is filled and returned.
+        If `out` (an array of this type and shape) is given, fill and return it.
         """
         runs = self._runs
         starts = runs.begin % self.seq_len
@@ -151,9 +151,10 @@ class Segments:
         return out
 
     def doc_ids(self, out: Ints | None = None) -> Ints:
-        """Return int64 [rows, seq_len]: the document of each token in its split, and -1 in padding.
+        """Return the document of each token, an index in the split: int64 [rows, seq_len].
 
-        If `out` is given, an array of that type and shape, it is filled and returned.
+        The entries in padding are -1. If `out` (an array of this type and shape) is given, fill and
+        return it.
         """
         runs = self._runs
         return self._widened(np.repeat(_narrow(runs.document), runs.length), out)
@@ -171,9 +172,9 @@ class Segments:
 
         Every segment is a run, and so is every gap of padding. The entries after the last run
         repeat the number of tokens: they are empty runs, which attention kernels skip. A `capacity`
-        of rows x seq_len is always enough. Raise `UsageError` if there are more runs than
-        `capacity`, or more tokens than int32 can count. If `out` is given, an array of that type
-        and shape, it is filled and returned.
+        of rows x seq_len is always enough. If `out` (an array of this type and shape) is given,
+        fill and return it. Raise `UsageError` if there are more runs than `capacity`, or more
+        tokens than int32 can count.
         """
         begin = self._runs.begin
         total = self.rows * self.seq_len
@@ -195,14 +196,14 @@ class Segments:
         return out
 
     def max_seqlen(self) -> Ints:
-        """Return the length of the longest run, segment or padding, as int64 [].
+        """Return the length of the longest run (a segment or a gap of padding), as int64 [].
 
-        It is 0 without rows.
+        The length is 0 if there are no rows.
         """
         return np.array(self._runs.length.max(initial=0))
 
     def per_row(self) -> Ints:
-        """Return int64 [rows]: the number of runs in each row, segments and gaps of padding."""
+        """Return the number of runs (segments and gaps of padding) in each row: int64 [rows]."""
         return np.bincount(self._runs.begin // self.seq_len, minlength=self.rows).astype(np.int64)
 
     def _find_runs(self) -> _Runs:
@@ -222,9 +223,10 @@ def of_windows(
     """Return the segments of the windows of `seq_len` tokens that begin at `starts` in `split`.
 
     A window that begins inside a document begins with a segment of that document, and windows may
-    run over the ends of shards. Documents without tokens have no segment. Rows that are False in
-    `real` are padding, for any start. Raise `IndexError` for a window outside the split, and
-    `IntegrityError` for damaged offsets. For the cost see `formats/read/boundaries.py`.
+    run over the ends of shards. Documents without tokens have no segment. If the mask `real` is
+    given, rows where it is False are all padding, and their starts are ignored. Raise `IndexError`
+    for a window outside the split, and `IntegrityError` for damaged offsets. For the cost see
+    `formats/read/boundaries.py`.
     """
     parts = split.parts(starts if real is None else starts[real], seq_len)
     begin = parts.begin
@@ -245,7 +247,7 @@ def _numbers(count: int) -> Ints:
 
 
 def _narrow(values: Ints) -> npt.NDArray[np.integer[Any]]:
-    """Return `values` in 2 or 4 bytes each if they fit, to write and read less memory."""
+    """Return `values` as int16 or int32 if they fit, so that less memory is read and written."""
     largest = values.max(initial=0)
     if largest <= _LARGEST_INT16:
         return values.astype(np.int16)
@@ -265,11 +267,11 @@ class SegmentFields:
     """Choice of the tensors for attention in a batch of [rows, seq_len].
 
     - `position_ids`: int64 [rows, seq_len], from 0 in each segment; 0 in padding.
-    - `doc_ids`: int64 [rows, seq_len], the document's number in its split; -1 in padding.
+    - `doc_ids`: int64 [rows, seq_len], the document's index in its split; -1 in padding.
     - `cu_seqlens`: int32 [rows x n + 1], where each segment of the flattened batch stops (see
-      `Segments.cu_seqlens`). The option is n, the greatest number of segments in a row; True stands
-      for seq_len, which is always enough. It also adds `max_seqlen`: int64 [], the length of the
-      longest segment or gap of padding.
+      `Segments.cu_seqlens`). The option is n, the greatest number of segments in a row (a gap of
+      padding counts as a segment). True stands for seq_len, which is always enough. The option also
+      adds `max_seqlen`: int64 [], the length of the longest segment or gap of padding.
 
         >>> begin, length, document = np.array([0]), np.array([3]), np.array([7])
         >>> batch = Segments(rows=1, seq_len=4, begin=begin, length=length, document=document)
@@ -293,9 +295,9 @@ class SegmentFields:
     def tensors(self, segments: Segments, empty: Empty | None = None) -> dict[str, torch.Tensor]:
         """Return the chosen tensors, which share no memory.
 
-        The function `empty(shape, dtype)` allocates the arrays; if it reuses memory, this takes
-        half the time. Raise `UsageError` for a row with more segments than the option `cu_seqlens`
-        allows.
+        The function `empty(shape, dtype)` allocates the arrays. By default this is `numpy.empty`; a
+        function that reuses memory takes half the time. Raise `UsageError` for a row with more
+        segments than the option `cu_seqlens` allows.
         """
         found: dict[str, torch.Tensor] = {}
         empty = empty or np.empty

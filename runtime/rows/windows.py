@@ -1,9 +1,9 @@
 """Token windows: fixed-length pieces of a split's stream, as int64 tensors.
 
-Window `i` starts at token `i * stride` of the split, for any number of shards. A batch is gathered
-in the stored type of the ids (2 or 4 bytes) and converted to int64 at the very end, so a batch of
-32 x 2,048 costs about two memory copies of itself. The dataset holds nothing of an epoch: worker
-processes need only the indices that they receive.
+Window `i` starts at position `i * stride` of the split, for any number of shards. A batch is
+gathered in the stored type of the ids (2 or 4 bytes) and converted to int64 at the very end, so a
+batch of 32 x 2,048 costs about two memory copies of itself. The dataset has no state for an epoch:
+worker processes need only the indices that they receive.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ class WindowDataset(BatchDataset):
     themselves. Where the dataset has a loss mask, the labels of tokens not to train on are
     `IGNORED_LABEL`.
 
-    The option `stride` is in tokens and defaults to `seq_len`: windows side by side. Tokens after
-    the last complete window are not used. The options `position_ids`, `doc_ids` and `cu_seqlens`
-    add the tensors of `SegmentFields`, made from the stored offsets. One of these options doubles
-    the cost of a batch, and each further option adds half the cost of a batch without them.
+    The option `stride` is the distance in tokens between the starts of two windows. It defaults to
+    `seq_len`. Tokens after the last complete window are not used. The options `position_ids`,
+    `doc_ids` and `cu_seqlens` add the tensors of `SegmentFields`, made from the stored offsets. One
+    of these options doubles the cost of a batch, and each further option adds half the cost of a
+    batch without them.
 
     With `sample_mask`, batches also say which rows are real samples (see `batch`).
 
-    Raise `InputError` if the split does not fill one window. A pickle holds a path and a few
+    Raises `InputError` if the split does not fill one window. A pickle holds a path and a few
     numbers.
 
         >>> windows = WindowDataset(dataset.split("train"), seq_len=1024)   # doctest: +SKIP
@@ -97,9 +98,9 @@ class WindowDataset(BatchDataset):
 
     @property
     def unread_tokens(self) -> int:
-        """Number of tokens that are read only with a smaller `stride`.
+        """Number of tokens in no window, if a smaller `stride` would add windows without overlap.
 
-        It is 0 if windows leave no gaps.
+        It is 0 if a smaller `stride` would add none.
         """
         if self.stride <= self._span:
             return 0
@@ -108,7 +109,7 @@ class WindowDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, str | int | None]:
-        """JSON values that determine, with the content id, the tokens and labels of a sample."""
+        """JSON values that, together with the split's `content_id`, determine tokens and labels."""
         return {
             "kind": "windows", "split": self.split.name, "seq_len": self.seq_len,
             "stride": self.stride, "labels": self.labels,
@@ -126,8 +127,8 @@ class WindowDataset(BatchDataset):
     def covering(self, start: int, stop: int) -> Ints:
         """Return the windows with tokens in `start` .. `stop` - 1 of the split: int64, increasing.
 
-        If labels are shifted, the token after a window counts as a token of the window. Nothing is
-        read.
+        If labels are shifted, the token after a window counts as a token of the window, because it
+        is a label. Nothing is read.
         """
         first = max(0, -((self._span - 1 - start) // self.stride))  # ceil((start - span + 1) / ...)
         last = min(self._windows - 1, (stop - 1) // self.stride)
@@ -149,10 +150,10 @@ class WindowDataset(BatchDataset):
         return self._batch(self.split.gather(starts, self._span), starts, real, segments)
 
     def in_turn(self, asked: Iterator[Ints]) -> Iterator[Batch]:
-        """Yield the batch of each array of samples in `asked`, which is read ahead.
+        """Yield a batch for each array of samples that the iterator `asked` yields.
 
-        Up to 4, then 16, then 64 arrays are processed at once, because finding windows and their
-        documents costs little more for many batches than for one.
+        Up to 4, then 16, then 64 arrays are taken from `asked` and processed at once, because
+        finding windows and their documents costs little more for many batches than for one.
         """
         many = 1
         for first in asked:
@@ -194,9 +195,10 @@ class WindowDataset(BatchDataset):
         return batch
 
     def _places(self, samples: Ints) -> tuple[Ints, npt.NDArray[np.bool_] | None]:
-        """Return the first token of each sample, and a mask of the samples that are not `PADDING`.
+        """Return the start of each sample in the split's stream, and a mask of samples.
 
-        Without `sample_mask` the mask is None.
+        The mask is False where a sample is `PADDING`. It is None if the dataset has no
+        `sample_mask`.
         """
         if not self.sample_mask:
             return self._starts(samples), None
@@ -204,7 +206,10 @@ class WindowDataset(BatchDataset):
         return self._starts(np.where(real, samples, 0)), real
 
     def _starts(self, samples: Ints) -> Ints:
-        """Return the first token of each sample."""
+        """Return the position in the split's stream at which each of `samples` starts.
+
+        Raise `IndexError` for a sample that does not exist.
+        """
         # Checked before the multiplication, which could overflow into the valid range.
         check_samples(samples, self._windows)
         return samples * self.stride
