@@ -1,7 +1,8 @@
 """Sample of conversations, rendered before a build starts.
 
-The sample has the first records of up to eight units, which are evenly spread over the input. A
-template that did not come with dataprep is run in a worker process, under the limits of a `Watch`.
+The sample consists of the first records of up to eight units, which are evenly spread over the
+input. A template that did not come with dataprep is run in a worker process, under the limits of a
+`Watch`.
 """
 
 from __future__ import annotations

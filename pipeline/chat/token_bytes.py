@@ -87,10 +87,10 @@ class PieceSizes:
 
 
 def covered(starts: Offsets, ends: Offsets, first: Offsets, last: Offsets) -> npt.NDArray[np.uint8]:
-    """Return a mask that is 1 for each token sharing a byte with a span, uint8 [tokens].
+    """Return a mask that is 1 for each token that shares a byte with a span, uint8 [tokens].
 
-    Token i has the bytes from `starts[i]` to `ends[i]`, and span i those from `first[i]` to
-    `last[i]`. Tokens and spans must be in order, and spans must not overlap.
+    Token i covers the bytes from `starts[i]` to `ends[i]`, and span i covers the bytes from
+    `first[i]` to `last[i]`. Tokens and spans must be in order, and spans must not overlap.
 
     >>> tokens = np.array([0, 2, 5, 7])
     >>> covered(tokens[:-1], tokens[1:], np.array([3]), np.array([6]))

@@ -31,7 +31,7 @@ _REQUEST = msgspec.json.Decoder(Request | SampleRequest)
 class ChatTasks(TokenTasks):
     """Functions that a worker process calls for builds of the kind `chat`.
 
-    Samples are also taken in worker processes, under the limits of the process.
+    A worker process may also render the sample of a build, and limits the templates that it runs.
     """
 
     address = "dataprep.pipeline.chat.worker:ChatTasks"

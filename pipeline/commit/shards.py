@@ -78,7 +78,7 @@ def large_piece(pieces: Iterable[PlacedPiece]) -> int:
 def group(
     pieces: Iterable[PlacedPiece], large: int = JOIN_BELOW_BYTES
 ) -> Iterator[list[PlacedPiece]]:
-    """Yield the pieces of each shard: a piece of at least `large` bytes, or several smaller pieces.
+    """Yield the pieces of each shard: a piece of at least `large` bytes, or smaller pieces to join.
 
     A small corpus becomes one file per split, and a large corpus is not copied. If `large` is the
     result of `large_piece`, 10 TB of text make fewer than 20,000 files.
@@ -152,10 +152,7 @@ class _Shard:
         }  # fmt: skip
 
     def link(self, kind: str, name: str) -> None:
-        """Add the file `name` to the shard, as a link to the file of its only piece.
-
-        The file of the piece has the kind `kind`.
-        """
+        """Make the file `name` of the shard a link to the file of this `kind` of its only piece."""
         (placed,) = self.run
         file = placed.piece.files[kind]
         crcs = np.array(file.crc32, np.uint32)

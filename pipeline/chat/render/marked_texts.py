@@ -89,8 +89,8 @@ class MarkedTexts:
 def marked(text: str, spans: Spans, literal: Spans = ()) -> Marked:
     """Return `text` in UTF-8, with its spans of characters converted to spans of bytes.
 
-    The spans to train on are `spans`, and those of special tokens that must stay text are
-    `literal`.
+    The argument `spans` holds the spans to train on, and `literal` holds the spans of special
+    tokens that must stay text.
     """
     return Marked(text.encode(), byte_edges(text, spans), byte_edges(text, literal) or ())
 

@@ -25,8 +25,8 @@ class CutError(RenderError):
 class Rendered(NamedTuple):
     """Text of one conversation, and spans of its characters, which are in order and do not overlap.
 
-    The text in `spans` is trained on, and no span is empty. In each span of `literal`, the record
-    contains a special token as plain text, which must stay text.
+    The text in `spans` is trained on, and no span is empty. Each span in `literal` is a special
+    token that the record contains as plain text, and that must stay text.
     """
 
     text: str

@@ -1,9 +1,9 @@
 """Special tokens that a record contains as plain text, and their spans in the rendering.
 
-Special tokens that the template writes are encoded as special tokens. Those in the text of a record
-must stay text, or a record could end its own turn. To locate them, the record is rendered a second
-time with a noncharacter before and after each special token in it. Without these marks, both
-renderings must be the same, which proves the spans.
+Special tokens that the template writes are encoded as special tokens. Special tokens in the text of
+a record must stay text, or a record could end its own turn. To locate them, the record is rendered
+a second time with a noncharacter before and after each special token in it. Without these marks,
+both renderings must be the same, which proves the spans.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Spelling:
         return counts
 
     def texts(self, values: Sequence[Any]) -> list[str]:
-        """Return the texts among `values`, and the texts in those objects that may contain a token.
+        """Return the texts among `values`, and the texts in objects that may contain a token.
 
         Most objects contain no special token. Searching the JSON of an object takes a tenth of the
         time of visiting all its texts.

@@ -1,8 +1,8 @@
 """Limits of a rendering, counted instead of timed so that all machines refuse the same records.
 
-Steps are rounds of loops and calls of macros. Characters are those in the results of operations on
-text, estimated before the result is allocated where possible. A record is refused at the first
-operation that exceeds a limit. No text is truncated.
+Steps are rounds of loops and calls of macros. The characters counted are the characters of all
+texts that operations make. They are estimated before the text is allocated where possible. A record
+is refused at the first operation that exceeds a limit. No text is truncated.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Budget:
         self._weight = 1 + (characters >> _LOOK)
 
     def step(self, steps: int = 1) -> None:
-        """Count `steps` steps. Raise `LimitError` if the rendering has used more than the limit."""
+        """Count `steps` steps. Raise `LimitError` if the rendering takes more steps than it may."""
         self.steps -= steps * self._weight
         if self.steps < 0:
             raise LimitError("it takes more steps than a rendering may take")
@@ -60,7 +60,8 @@ class Budget:
     def make(self, characters: int) -> None:
         """Count `characters` characters of a text that is about to be made.
 
-        Raise `LimitError` if the text is too long, or if all texts of the rendering together are.
+        Raise `LimitError` if this text is too long, or if all texts of the rendering are too long
+        together.
         """
         self.made -= characters
         if characters >> _LOOK >= self._weight:
