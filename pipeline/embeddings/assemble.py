@@ -69,7 +69,7 @@ class UnitRows:
     ) -> Iterator[tuple[EmbeddingResult, npt.NDArray[Any]]]:
         """Yield the rows of the array `name` in blocks, each with the result of its unit.
 
-        `row` is the shape of a row of the array.
+        `dtype` is the type of the array, and `row` is the shape of a row.
         """
         for result in self.results:
             yield from ((result, block) for block in self._unit(result, name, dtype, row))

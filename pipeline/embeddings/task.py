@@ -84,7 +84,10 @@ class EmbeddingTask:
     def run(
         self, number: int, scratch: Path, report: Report, clock: StageClock, threads: int
     ) -> EmbeddingResult:
-        """Process unit `number`: write its files into `scratch` and return its result."""
+        """Process unit `number`: write its files into `scratch` and return its result.
+
+        Raise `BadRecordError` for the first bad row if the option `on_error` is ``error``.
+        """
         unit = self._plan.units[number]
         return _UnitRun(self._plan, unit, self._encoder, scratch, report=report, clock=clock).run()
 

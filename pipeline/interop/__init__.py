@@ -1,1 +1,4 @@
-"""Conversion between datasets of dataprep, directories of JASPER, and single files."""
+"""Conversion between datasets of dataprep, directories of JASPER, and single files.
+
+JASPER is a dataset of pairs that the package RAG_supporters writes (see `jasper.names`).
+"""

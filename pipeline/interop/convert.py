@@ -84,9 +84,10 @@ def convert(
 
     The layout of `source` is detected from its content. `to` is ``"dataprep"``, ``"jasper"``,
     ``"safetensors"`` or ``"hdf5"``. By default the suffix of `out` decides, and without a known
-    suffix the layout is ``"dataprep"``. `prefer` (``"pt"`` or ``"hdf5"``) chooses the form to read
-    if a directory of JASPER has both forms and they differ. `gzip` compresses HDF5. The function
-    `progress` is called with the number of bytes done and their total number.
+    suffix the layout is ``"dataprep"``. If a directory of JASPER has both forms of data, `prefer`
+    (``"pt"`` or ``"hdf5"``) chooses the form to read; it is required only if the forms differ.
+    `gzip` compresses HDF5. The function `progress` is called with the number of bytes done and the
+    total number of bytes.
 
     Raise `InputError` for problems in files of other programs, `IntegrityError` for damage in files
     of dataprep, and `UsageError` for invalid arguments. Each step, import or export, reads and
@@ -235,7 +236,10 @@ def _staging(out: Path) -> Iterator[Path]:
 
 
 def _sweep(parent: Path, prefix: str) -> None:
-    """Remove the hidden directories that killed runs on this host left for the same target."""
+    """Remove the hidden directories that killed runs on this host left in `parent`.
+
+    Their names begin with `prefix`. Directories of other users are not removed.
+    """
     for path in parent.glob(f"{glob.escape(prefix)}.tmp-*"):
         if is_directory(path) and abandoned(path.name.removeprefix(prefix)):
             with contextlib.suppress(StorageError, OSError):  # a directory that stays does no harm

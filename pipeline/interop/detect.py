@@ -24,7 +24,10 @@ LAYOUTS: dict[DatasetLayout, str] = {
 
 
 def detect(path: Path) -> DatasetLayout:
-    """Return the layout of `path`. Raise `InputError` if it is not one of `LAYOUTS`."""
+    """Return the layout of the dataset in `path`.
+
+    Raise `InputError` if `path` does not exist, or if it has none of the `LAYOUTS`.
+    """
     if not path.exists():
         raise InputError(
             "there is no such file or directory", where=str(path), code="E_NOT_FOUND",

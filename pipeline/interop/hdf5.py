@@ -1,10 +1,10 @@
-"""HDF5 files: opening them with checks, and storing a whole dataset in one of them.
+"""HDF5 files: opening with checks, and storage of a whole dataset in one file.
 
 In a file of dataprep, the arrays of pairs are in the same groups as in JASPER's dataset.h5
 (``embeddings/questions``, ...), except that keyword ids are two data sets, ids and offsets. Other
 arrays are ``arrays/NAME``, and splits are ``splits/NAME``. All other files, including config.json,
-are byte arrays ``files/NAME``. Data sets are chunked. Compression with gzip is optional: it saves
-about 7 % of vectors and makes writing many times slower. bfloat16 is stored as uint16 with an
+are byte arrays ``files/NAME``. Data sets are chunked. Compression with gzip is optional: it makes
+vectors about 7 % smaller, and writing many times slower. bfloat16 is stored as uint16 with an
 attribute ``dtype``. No times are stored, so one version of HDF5 writes equal files for equal
 datasets.
 
@@ -101,10 +101,10 @@ def _import_h5py() -> Any:
 
 @contextlib.contextmanager
 def open_file(path: Path) -> Iterator[h5py.File]:
-    """Open the HDF5 file `path` for reading, and close it at the end of the block.
+    """Yield the HDF5 file `path`, opened for reading, and close it at the end of the block.
 
-    Raise `InputError` if h5py cannot read the file, and `UsageError` if h5py is not installed. The
-    file has a cache of a few chunks.
+    HDF5 caches a few chunks of the file. Raise `InputError` if h5py cannot read the file, and
+    `UsageError` if h5py is not installed.
     """
     h5py = _import_h5py()
     open_ordinary(path, path.name).close()
@@ -136,8 +136,8 @@ def group(file: h5py.File, place: str) -> h5py.Group:
 def data_set(file: h5py.File, place: str) -> h5py.Dataset:
     """Return the data set at the path `place` in the file.
 
-    Raise `InputError` if there is no such data set, if its numbers are in another file, or if it
-    claims more bytes than this file can contain.
+    Raise `InputError` if there is no such data set, if its numbers are in another file, if it
+    claims more bytes than this file can contain, or if it uses a compression other than gzip.
     """
     found = _found(file, place)
     name = _name(file)
@@ -169,7 +169,8 @@ def _found(file: h5py.File, place: str) -> Any:
 def array_at(file: h5py.File, place: str) -> FileArray:
     """Return the data set at the path `place` as an array whose rows are read on demand.
 
-    Raise `InputError` if `data_set` raises it, or if dataprep does not support the type or shape.
+    Raise `InputError` if the data set is missing or invalid (see `data_set`), or if dataprep does
+    not support its type or shape.
     """
     found = data_set(file, place)
     name = f"{_name(file)}:{place}"
@@ -202,7 +203,7 @@ def export_hdf5(
     """Write the dataset in `source`, which `manifest` describes, to the new file `path`.
 
     `compress` selects gzip. Raise `IntegrityError` if a file of the dataset was changed after the
-    build, and `UsageError` if h5py is not installed.
+    build, `StorageError` if the disk is full, and `UsageError` if h5py is not installed.
     """
     h5py = _import_h5py()
     tensors, config = tensors_of(manifest), read(source)
@@ -292,7 +293,10 @@ def _require(file: h5py.File, tensor: Tensor) -> None:
 
 
 def read_rows(path: Path, tensor: Tensor, start: int, stop: int) -> npt.NDArray[Any]:
-    """Return rows `start` to `stop` - 1 of `tensor`. The file is opened and closed again."""
+    """Return rows `start` to `stop` - 1 of `tensor` in the HDF5 file `path`.
+
+    The file is opened and closed by each call.
+    """
     with open_file(path) as file, decoding_hdf5(path.name):
         _require(file, tensor)
         rows: npt.NDArray[Any] = array_at(file, _place_of(tensor.name)).read(start, stop)
@@ -300,11 +304,11 @@ def read_rows(path: Path, tensor: Tensor, start: int, stop: int) -> npt.NDArray[
 
 
 class _FileSink:
-    """New file that h5py writes through, used as a context manager.
+    """New file through which h5py writes, used as a context manager.
 
-    HDF5 cannot close a file after a failed write, and then crashes the process at exit. So HDF5 is
-    not told about a failed write, and later writes are dropped. The end of the block, when HDF5 has
-    closed the file, raises the first failure as a `StorageError`.
+    After a failed write, HDF5 cannot close a file, and it crashes the process at exit. So every
+    write appears to succeed to HDF5, and nothing is written after the first failure. This failure
+    is raised as a `StorageError` at the end of the block, when HDF5 has closed the file.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,6 +1,6 @@
 """Datasets in one .safetensors file.
 
-The metadata of the file has config.json under the key ``dataprep``. The tensors are those of
+The metadata of the file contains config.json under the key ``dataprep``. The tensors are those of
 `tensors_of`, sorted by the size of a number, the largest first, and then by name. So every tensor
 is aligned, and equal datasets give equal bytes. Any reader of the format can read the arrays. The
 memory needed is that of a block of rows.
@@ -32,9 +32,10 @@ _KEY = "dataprep"
 
 
 class DatasetHeader(NamedTuple):
-    """Header of a .safetensors file that contains a dataset.
+    """Header of a .safetensors file that contains a dataset, with the bytes of its config.json.
 
-    The positions in `places` are relative to byte `begin` of the file.
+    `places` maps the name of each tensor to its type, shape and position. Positions are relative to
+    byte `begin` of the file.
     """
 
     config: bytes
@@ -48,7 +49,7 @@ def export_safetensors(
     """Write the dataset in `source`, which `manifest` describes, to the new file `path`.
 
     Raise `IntegrityError` if a file of the dataset was changed after the build, and `StorageError`
-    if its config.json is too large for a header.
+    if config.json is too large for the header of a .safetensors file.
     """
     tensors = sorted(tensors_of(manifest).values(), key=lambda one: (-one.itemsize, one.name))
     places: dict[str, TensorPlace] = {}
@@ -105,7 +106,10 @@ def _require_filled(path: Path, places: dict[str, TensorPlace], size: int) -> No
 
 
 def require_tensors(path: Path, header: DatasetHeader, tensors: dict[str, Tensor]) -> None:
-    """Raise `IntegrityError` unless the file has exactly these tensors, types and shapes."""
+    """Raise `IntegrityError` unless `header` lists exactly `tensors`, with their types and shapes.
+
+    The error names the file `path`.
+    """
     if header.places.keys() != tensors.keys():
         odd = sorted(header.places.keys() ^ tensors.keys())[0]
         raise _damaged(path, f"its tensors are not those of its {CONFIG_NAME} ({odd})")
@@ -123,9 +127,10 @@ def require_tensors(path: Path, header: DatasetHeader, tensors: dict[str, Tensor
 def read_rows(
     path: Path, header: DatasetHeader, tensor: Tensor, start: int, stop: int
 ) -> npt.NDArray[Any]:
-    """Return rows `start` to `stop` - 1 of `tensor`. The file is opened and closed again.
+    """Return rows `start` to `stop` - 1 of `tensor` in the file `path`.
 
-    Raise `IntegrityError` if the file ends before these rows.
+    The file is opened and closed by each call. Raise `IntegrityError` if the file ends before the
+    last of these rows.
     """
     data = bytearray((stop - start) * tensor.row_bytes)
     left, first = memoryview(data), header.begin + header.places[tensor.name].data_offsets[0]

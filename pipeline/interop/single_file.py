@@ -1,8 +1,9 @@
 """Datasets in one file, .safetensors or HDF5, whose rows can be read or restored to a directory.
 
-Opening the file reads its config.json, and compares types, shapes and sizes with it, but reads no
-rows. The file does not stay open: each `read` opens it, so the object may be forked or pickled. For
-training, restore the directory (`dataprep convert`), which can be mapped into memory.
+Opening the file reads its config.json and checks the types, shapes and sizes of the tensors, but
+reads no rows. The file does not stay open: each `read` opens it, so a `SingleFile` may be used in a
+forked process, or pickled. For training, restore the directory (`dataprep convert`), which can be
+mapped into memory.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ReadRows = Callable[[Tensor, int, int], npt.NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SingleFile:
-    """Dataset in one file. `config` is the text of its config.json; `tensors` are by name.
+    """Dataset in one file, with the bytes of its config.json and its tensors by name.
 
     The tensor of an array has the name of the array. The tensor of a split is ``splits/NAME``, and
     the tensor of any other file is ``files/NAME``.
@@ -62,8 +63,8 @@ class SingleFile:
     def restore(self, root: Path, done: Done | None = None) -> None:
         """Write the files of the dataset into the empty directory `root`, as before the export.
 
-        The function `done` is called with numbers of bytes. Raise `IntegrityError` unless every
-        file has the SHA-256 that config.json records.
+        The function `done` is called with the number of bytes of each block written. Raise
+        `IntegrityError` unless every file has the SHA-256 that config.json records.
         """
         restore(root, self.config, self.tensors, self.read, where=self.path.name, done=done)
 
@@ -75,7 +76,7 @@ class SingleFile:
 
 
 def open_single(path: str | Path) -> SingleFile:
-    """Open `path`, a .safetensors or HDF5 file that `dataprep convert` wrote.
+    """Return the dataset in `path`, a .safetensors or HDF5 file that `dataprep convert` wrote.
 
     Raise `InputError` or `IntegrityError` if the file is damaged or does not contain a dataset.
     """

@@ -172,8 +172,8 @@ def _head(part: FilePart) -> bytes:
 def read_blocks(root: Path, tensor: Tensor, done: Done | None = None) -> Iterator[memoryview]:
     """Yield the bytes of `tensor` in blocks of whole rows, read from the dataset in `root`.
 
-    Raise `IntegrityError` if the SHA-256 of a file differs from config.json. It is compared after
-    the last block of the file.
+    Raise `IntegrityError` if the SHA-256 of a file differs from config.json. This is known only
+    after the last block of the file, so blocks already yielded may be damaged.
     """
     for part in tensor.parts:
         with open_ordinary(root / part.entry.name, part.entry.name) as stream:
@@ -232,11 +232,11 @@ def restore(
     where: str,
     done: Done | None = None,
 ) -> None:
-    """Write the dataset of `config` (config.json) and `tensors` into the empty directory `root`.
+    """Write the dataset that `config` and `tensors` describe into the empty directory `root`.
 
-    ``read(name, start, stop)`` returns rows of a tensor. Raise `IntegrityError` about `where`
-    unless every file has the SHA-256 that config.json records. After an error the files in `root`
-    must not be used.
+    `config` is the content of config.json. ``read(name, start, stop)`` must return rows of the
+    tensor `name`. Raise `IntegrityError` unless every file has the SHA-256 that config.json
+    records. The error names the file `where`. After an error the files in `root` must not be used.
     """
     folders = folders_of(part.entry.name for one in tensors.values() for part in one.parts)
     folders |= {name for name in tensors if "/" not in name}  # arrays without rows

@@ -80,7 +80,8 @@ def read_lists(path: Path) -> tuple[Ids, Ids]:
 def _load(path: Path, plain: str) -> Any:
     """Return the content of the file `path`. Raise `InputError` if reading it would run code.
 
-    `plain` is a Python expression for the error message. It loads the file ``f`` as plain data.
+    `plain` is a Python expression for the advice in the error. It reads the open file ``f`` and
+    gives its content as plain data.
     """
     open_ordinary(path, path.name).close()
     trust = "Loading it could run anything: only if you trust who made it, rewrite it as plain data"
@@ -165,7 +166,7 @@ def write_lists(path: Path, lists: list[list[int]]) -> None:
 
 @contextlib.contextmanager
 def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Yield a new torch archive at `path`, to which the block adds members."""
+    """Yield a new torch archive at `path`, to which the caller adds members within the block."""
     with FileWriter(path) as writer:
         with zipfile.ZipFile(writer, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[call-overload]
             yield archive
@@ -187,7 +188,7 @@ def _numbers(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
 
 
 def _pickle(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Return the bytes that torch.save pickles for a contiguous tensor without its numbers."""
+    """Return the pickle of a contiguous tensor as torch.save writes it, without the numbers."""
     strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
     storage = b"(X\x07\x00\x00\x00storagectorch\n%bStorage\n" % _STORAGES[dtype].encode()
     return b"".join(

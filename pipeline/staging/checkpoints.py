@@ -1,10 +1,10 @@
 """Finished units and checkpoints of an interrupted build, which the same command uses again.
 
-The files of a finished unit are hashed again before they are used, and a damaged unit is removed.
-A checkpoint is an array of a build of pairs: a .npy file, and a sealed note with the hash of that
-file. Both are written by a rename. A file that does not match its note is ignored. Units and
-checkpoints lie in the staging directory of the build, whose key depends on all inputs and options,
-and are removed together with it.
+The files of a finished unit are hashed again before they are used, and a damaged unit is removed. A
+checkpoint is an array of a build of pairs. It consists of a .npy file, and a note with the hashes
+of that file and of the note itself. Both are written by a rename. A file that does not match its
+note is ignored. Units and checkpoints are in the staging directory of the build, whose key depends
+on all inputs and options, and are removed together with it.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def finished_units(
     """Return the results of the finished units whose files are intact.
 
     Damaged units are removed, so that they are processed again. `count` is the number of units in
-    the plan.
+    the plan. The files are hashed in `threads` threads.
     """
     present = [number for number in range(count) if (staging.units / unit_name(number)).is_dir()]
     with ThreadPoolExecutor(threads) as pool:

@@ -30,7 +30,7 @@ __all__ = ["Leftover", "clean"]
 class Leftover:
     """Unfinished build: its directory, its size in bytes, and the reason why it was kept.
 
-    The reason is None if the build was removed, or would be removed without `dry_run`.
+    The reason is None if the build was removed, or if a dry run found that it can be removed.
     """
 
     path: Path
@@ -62,7 +62,7 @@ def _clean_one(path: Path, remove: Callable[[], str | None]) -> Leftover:
 
 
 def _remove_rest(path: Path, dry_run: bool) -> None:
-    """Finish an interrupted removal. With `dry_run` nothing is changed.
+    """Finish the interrupted removal of the directory `path`. With `dry_run` nothing is changed.
 
     Raise `StorageError` if the directory belongs to another user.
     """

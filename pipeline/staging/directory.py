@@ -58,9 +58,9 @@ class Staging:
         self._lock = self.path / LOCK_NAME
 
     def create(self) -> None:
-        """Create the directories, or use those of an earlier run.
+        """Create the directories, or use the directories of an earlier run.
 
-        Raise `StorageError` if there is a link, a file, or another user's directory with this name.
+        Raise `StorageError` if there is a link, a file, or another user's directory in their place.
         """
         create_directory(self.out.parent, parents=True, exist_ok=True)
         for left in reversed(range(_TRIES)):
@@ -83,7 +83,10 @@ class Staging:
                 require_own(path)
 
     def put(self, path: Path, data: bytes) -> None:
-        """Write `data` to the file `path` by a rename, unless the file contains `data` already."""
+        """Write `data` to the file `path`, unless the file contains exactly `data` already.
+
+        The data are written to a temporary file, which is then renamed to `path`.
+        """
         if os.path.lexists(path) and read_own(path) == data:
             return
         scratch = self.path / temporary_name()
@@ -108,11 +111,11 @@ class Staging:
             lock.refuse_if_held(self._lock, self.out, patience)
 
     def refuse_other_builds(self) -> None:
-        """Raise `BusyError` if a build of the same output with other options is running.
+        """Raise `BusyError` if a build of the same output with different options is running.
 
-        Call it only while holding the lock. If builds start together, the build with the lowest key
-        continues: it waits a second for the others to stop. A build that does not stop in this time
-        had started before.
+        Call it only while holding the lock. If several builds start together, the build with the
+        lowest key continues. It waits a second for the others to stop, and raises the error if one
+        of them still runs, because that build must have started earlier.
         """
         for other in leftovers(self.out, self.key):
             other.refuse_if_held(_TO_GIVE_WAY if self.key < other.key else 0.0)
@@ -132,7 +135,7 @@ class Staging:
     def sweep(self) -> None:
         """Remove temporary files of processes of this host that have ended.
 
-        Interrupted removals of builds of this output are finished.
+        Also finish interrupted removals of builds of this output.
         """
         for place in (self.path, self.units):
             for path in place.glob(".tmp-*"):
@@ -141,7 +144,7 @@ class Staging:
         self._remove_gone()
 
     def size(self) -> int:
-        """Return the total size of the finished units in bytes."""
+        """Return the total size of the finished units and checkpoints in bytes."""
         total = 0
         for path in self.units.glob(f"{UNIT_PREFIX}*/*"):
             with contextlib.suppress(FileNotFoundError):  # another builder found it damaged
@@ -208,7 +211,7 @@ class Staging:
 
 
 def leftovers(out: Path, key: str | None = None) -> list[Staging]:
-    """Return the unfinished builds of `out`, except the build with the key `key`."""
+    """Return the unfinished builds of `out`, except the build with the key `key` if it is given."""
     start = len(_prefix(out))
     keys = [path.name[start:] for path in _beside(out, _KEY)]
     return [Staging(out, other) for other in keys if other != key]

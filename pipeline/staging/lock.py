@@ -113,8 +113,9 @@ def _take(path: Path, out: Path, make_place: Callable[[], None]) -> int:
 def _lock(descriptor: int, out: Path, patience: float = 0.0) -> None:
     """Lock the open file. Raise `BusyError` if it stays locked for more than `patience` seconds.
 
-    The shortest wait is a fraction of a second, because the holder may only be testing the lock, or
-    may not have signed it yet. If the file system has no locks, the function returns at once.
+    The wait is at least a fraction of a second, because the holder may only be testing the lock, or
+    may not have signed it yet. The error names the build of `out`. If the file system has no locks,
+    the function returns at once.
     """
     waited = 0.0
     while not _try_lock(descriptor):
@@ -138,7 +139,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _close(descriptor: int) -> None:
-    """Close the file. Errors are ignored, because nothing that matters was written."""
+    """Close the file. Errors are ignored, because a failure to close it does no harm."""
     with contextlib.suppress(OSError):
         os.close(descriptor)
 

@@ -1,11 +1,12 @@
-"""Syncing of finished units to stable storage while other units are still processed.
+"""Background syncing of finished units to disk, while other units are still processed.
 
-A dataset is published only when all of it is on stable storage. Syncing units as they finish
-spreads that work over the build, instead of leaving all of it to the end. The commit still syncs
-every file that it publishes, also those of units from earlier runs.
+A dataset is published only when all of its files are synced to disk. Syncing each unit soon after
+it finishes spreads this work over the build. Publication syncs every file again, including the
+files of units from earlier runs.
 
-One case cannot be detected: if a process is killed while the kernel waits for a failing disk, the
-failure is lost, and the next run finds the unit intact in the page cache.
+One failure cannot be detected. If a process is killed while the kernel waits for a failing disk,
+the error is never reported. The next run then reads intact files from the page cache, although they
+are not on disk.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ class Writeback:
     """Thread that syncs the large files of units, one after the other.
 
     `files` is a glob pattern and the smallest size in bytes of the files to sync, or None to sync
-    no files. If a sync fails, the unit is removed, because the kernel reports a failure only once.
-    The next call of `add` or `finish` raises the error, and the next run processes the unit again.
+    no files. If a sync fails, the next call of `add` or `finish` raises the error. The unit is
+    removed, because the kernel reports a failure only once, so that a second sync would seem to
+    succeed. The next run processes the unit again.
     """
 
     def __init__(self, files: tuple[str, int] | None) -> None:

@@ -120,7 +120,7 @@ def _doubts(given: Mapping[str, Any], curriculum: Curriculum) -> list[str]:
 
 
 def to_jasper(curriculum: Curriculum) -> tuple[dict[str, float], dict[str, Any], list[str]]:
-    """Return JASPER's steering_probabilities and curriculum, and notes on differences.
+    """Return JASPER's steering_probabilities and curriculum, and notes on differences in training.
 
     The curriculum has the mode and the keys that JASPER's loader reads. The start and the end of a
     fixed curriculum are equal, because without them the loader would go from 0.5 to 0.1.

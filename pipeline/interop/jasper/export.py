@@ -2,8 +2,8 @@
 
 Every array becomes a `.pt` file with the same numbers, keyword ids become a pickled list of lists,
 and splits become NAME_idx.pt. If the dataset was imported from JASPER, config.json, inspection.json
-and the order of the splits are restored; otherwise config.json is derived from the manifest. Files
-for which the layout has no location are reported. The memory needed is that of a block of rows, and
+and the order of the splits are restored; otherwise config.json is derived from the manifest. Notes
+name the files that the layout cannot contain. The memory needed is that of a block of rows, and
 about 40 bytes per keyword.
 """
 
@@ -40,8 +40,8 @@ def export_jasper(
 ) -> list[str]:
     """Write the dataset in `source`, which `manifest` describes, to the empty directory `root`.
 
-    Return notes on lost or doubtful data. Raise `UsageError` unless it is a dataset of pairs, and
-    `IntegrityError` if one of its files is missing or was changed.
+    Return notes on lost or doubtful data. Raise `UsageError` if the dataset does not contain pairs,
+    and `IntegrityError` if one of its files is missing or was changed.
     """
     pairs = manifest.pairs
     if pairs is None:
@@ -79,9 +79,10 @@ def export_jasper(
 
 
 def _lost(tensors: dict[str, Tensor], pairs: dict[str, Any]) -> list[str]:
-    """Return the names of the remaining tensors that are lost by the export.
+    """Return the names of the arrays and files that the export does not store.
 
-    Tensors that an import would create again are not lost.
+    `tensors` contains the tensors that have not been exported. Tensors that an import would create
+    again are left out.
     """
     own = {"files/crc32.npy"} | ({f"splits/{UNASSIGNED}"} if FOREIGN in pairs else set())
     return [name.removeprefix("files/") for name in tensors if name not in own]
@@ -116,7 +117,10 @@ def _write_splits(tensors: dict[str, Tensor], source: Path, root: Path) -> list[
 
 
 def _in_order(source: Path, kept: Tensor, split: Tensor) -> bytes:
-    """Return the pair numbers of a split in their original order, as bytes of int64."""
+    """Return the pair numbers of `split` in the original order, as bytes of int64.
+
+    `kept` is the .npy file that stores the original order.
+    """
     return b"".join(read_blocks(source, kept))[-split.bytes :]
 
 

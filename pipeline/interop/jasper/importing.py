@@ -124,8 +124,8 @@ def _inputs(
 ) -> tuple[InputEntry, ...]:
     """Return the input files for config.json. The file whose rows are the pairs comes first.
 
-    `digests` has the SHA-256 of the numbers of each array, by name. The digests of splits and of
-    config.json are added to it.
+    `digests` maps the name of each array to the SHA-256 of its numbers. The digests of splits and
+    of config.json are added to it.
     """
     for name, rows in jasper.splits.items():
         digests[f"{name}_idx"] = hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()
@@ -151,8 +151,8 @@ def _inputs(
 def _check_shapes(columns: Mapping[str, FileArray], config: Mapping[str, Any]) -> dict[str, int]:
     """Return the sizes Q, S, K, C, P, N and D of a dataset (see `names`), by letter.
 
-    Raise `InputError` if the type of an array is wrong, or if one of its sizes differs from that in
-    another array or in config.json.
+    Raise `InputError` if the type of an array is wrong, or if a size differs between two arrays, or
+    between an array and config.json.
     """
     sizes: dict[str, int] = {}
     origin: dict[str, str] = {}  # where each size comes from
@@ -270,7 +270,8 @@ def _require_inside(
 ) -> None:
     """Raise `InputError` for the first number that is not from `low` to `limit` - 1.
 
-    `place` selects a column of a two-dimensional array. By default the whole array is checked.
+    `place` selects a column of a two-dimensional array. By default the whole array is checked. The
+    word `what` says in the error to what the numbers refer.
     """
     for start, block in column.blocks():
         found = block if place is None else block[:, place]

@@ -1,9 +1,9 @@
 """Layout of a directory of JASPER: names of files and splits, types and shapes of arrays.
 
 The layout is that of the RAG_supporters package: its dataset of questions, steering vectors and
-sources with hard negatives. Arrays have the same names in a dataset of dataprep. Letters in shapes
-are numbers: Q of questions, S of sources, K of keywords, C of clusters, P of pairs, N of negatives
-for each pair, and D of numbers in a vector.
+sources with hard negatives. Arrays have the same names in a dataset of dataprep. The letters in
+shapes stand for sizes: the numbers of questions (Q), sources (S), keywords (K), clusters (C), pairs
+(P), negatives of each pair (N), and numbers in a vector (D).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class ArraySchema:
 
     @property
     def table(self) -> bool:
-        """Whether the array is a table to whose rows pairs refer.
+        """Whether pairs refer to the rows of the array, as to a table.
 
-        Every other array has one row for each pair.
+        An array that is not a table has one row for each pair.
         """
         return self.shape[0] != "P"
 

@@ -42,9 +42,9 @@ Ids = npt.NDArray[np.int64]
 class JasperDirectory:
     """Content of a directory of JASPER.
 
-    The keyword ids of pair i are ``ids[offsets[i]:offsets[i + 1]]``. `files` has the names of
-    splits and keyword lists for messages. `left_out` has the names of files that are not part of
-    the layout.
+    The keyword ids of pair i are ``ids[offsets[i]:offsets[i + 1]]``. For messages, `files` maps the
+    name of each split, and of the keyword lists, to the name of the file. `left_out` lists the
+    files in the directory that are not part of the layout.
     """
 
     form: JasperForm
@@ -60,7 +60,7 @@ class JasperDirectory:
 
 @contextlib.contextmanager
 def open_jasper(directory: Path, prefer: JasperForm | None = None) -> Iterator[JasperDirectory]:
-    """Open `directory` until the end of the block.
+    """Yield the content of `directory`, which can be read until the end of the block.
 
     `prefer` chooses the form if both forms exist. Raise `InputError` if files are missing or
     invalid, or if `prefer` is None and the two forms differ.
@@ -188,7 +188,7 @@ def _bytes_of(path: Path, limit: int) -> bytes:
 def _left_out(directory: Path, taken: set[str]) -> tuple[str, ...]:
     """Return the names of the files in `directory` that belong to neither form, sorted.
 
-    The names in `taken` are left out, too.
+    `taken` are further names of files that are read.
     """
     known = {f"{name}.pt" for name in (*ARRAYS, KEYWORDS)} | {f"{name}_idx.pt" for name in SPLITS}
     known |= {CONFIG_NAME, INSPECTION, H5_NAME} | taken
