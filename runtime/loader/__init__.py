@@ -1,1 +1,1 @@
-"""Loaders: batches of one rank from samples in an order, with a state to resume from."""
+"""Loaders: batches of one rank from samples in an order, with a state that lets a run resume."""

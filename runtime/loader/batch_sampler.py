@@ -78,11 +78,14 @@ class StepSampler(Sampler[list[int]], ABC):
 
     @abstractmethod
     def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
-        """Yield the steps of `epoch` after its first `start` served samples."""
+        """Yield the steps of `epoch` that follow its first `start` samples.
+
+        The number `start` counts the samples that all ranks served, without skipped samples.
+        """
 
     @abstractmethod
     def ended(self, start: int) -> bool:
-        """Return whether no step is left after the first `start` served samples of an epoch."""
+        """Return whether no step is left in an epoch after its first `start` served samples."""
 
     @abstractmethod
     def with_batch_size(self, batch_size: int) -> StepSampler:
@@ -101,20 +104,26 @@ class StepSampler(Sampler[list[int]], ABC):
         return self.batches(self._epoch) if self._lent is None else self._lent
 
     def lend(self, iterator: Iterator[list[int]] | None) -> None:
-        """Make every later `iter` return `iterator`, or the sampler's own batches if it is None.
+        """Make every later `iter` return `iterator`, or the sampler's own batches for None.
 
-        A loader uses this to give worker processes the batches of one pass, whose progress it
-        counts.
+        A loader uses this method to give worker processes the batches of one pass, whose progress
+        the loader counts.
         """
         self._lent = iterator
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[list[int]]:
-        """Return the batches of `epoch` after `start` served samples, each a list of sample ids."""
+        """Return an iterator over the batches of `epoch`, each a list of sample ids.
+
+        The first `start` samples are left out, as in `steps`.
+        """
         return (step.samples.tolist() for step in self.steps(epoch, start))
 
     @property
     def skipped(self) -> list[int] | list[list[int]]:
-        """Return the skipped samples (for a mixture, a list for each source), or [] if none are."""
+        """Return the skipped samples of a dataset, or for a mixture a list of them for each source.
+
+        The list is empty if no samples are skipped.
+        """
         return []
 
     @property
@@ -132,13 +141,16 @@ class StepSampler(Sampler[list[int]], ABC):
     def position(self, count: int, epoch: int) -> int:
         """Return the position at which to continue after `count` served samples of `epoch`.
 
-        Positions include skipped samples, but `count` does not. At the end of the epoch, return the
-        number of positions.
+        Skipped samples have positions but are not included in `count`. At the end of the epoch,
+        return the number of positions.
         """
         return self.samples if self.ended(count) else count
 
     def count(self, position: int, epoch: int) -> int:
-        """Return the number of samples served before `position`, without skipped samples."""
+        """Return the number of samples of `epoch` that are served before `position`.
+
+        Skipped samples are not counted.
+        """
         return position
 
 
@@ -148,7 +160,8 @@ class GlobalBatchSampler(StepSampler):
     The argument `end` decides what happens to the last samples of an epoch if they do not fill a
     global batch:
 
-    - ``"drop"``: they are not served in this epoch. Raises `UsageError` if that leaves no samples.
+    - ``"drop"``: they are not served in this epoch. If no samples are left, the constructor raises
+      `UsageError`.
     - ``"partial"``: they make a last, shorter batch. For one rank only: the batches of several
       ranks would differ in shape, and some would have no rows at all.
     - ``"pad"``: they are divided among the ranks as evenly as possible, and every rank fills its
@@ -235,12 +248,15 @@ class GlobalBatchSampler(StepSampler):
         return whole + (rest > 0 and self.end != "drop")
 
     def ended(self, start: int) -> bool:
-        """Return whether no step is left after the first `start` served samples of an epoch."""
+        """Return whether no step is left in an epoch after its first `start` served samples."""
         return self.remaining(start) == 0
 
     @property
     def skipped(self) -> list[int] | list[list[int]]:
-        """Return the skipped samples (for a mixture, a list for each source), or [] if none are."""
+        """Return the skipped samples of a dataset, or for a mixture a list of them for each source.
+
+        The list is empty if no samples are skipped.
+        """
         order = phased(self.order)
         if order is not None:
             return order.skipped
@@ -273,8 +289,8 @@ class GlobalBatchSampler(StepSampler):
     def position(self, count: int, epoch: int) -> int:
         """Return the position at which to continue after `count` served samples of `epoch`.
 
-        Positions include skipped samples, but `count` does not. At the end of the epoch, return the
-        number of positions.
+        Skipped samples have positions but are not included in `count`. At the end of the epoch,
+        return the number of positions.
         """
         if count >= self.served:
             return self.samples
@@ -284,20 +300,24 @@ class GlobalBatchSampler(StepSampler):
         return int(found[0])
 
     def count(self, position: int, epoch: int) -> int:
-        """Return the number of samples served before `position`, without skipped samples."""
+        """Return the number of samples of `epoch` that are served before `position`.
+
+        Skipped samples are not counted.
+        """
         if self.skips is None:
             return position
         return self.skips.count(position, self.order, self.samples, epoch)
 
     def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
-        """Yield the steps of `epoch` after its first `start` served samples.
+        """Yield the steps of `epoch` that follow its first `start` samples.
 
-        A large `start` takes no more time than 0.
+        The number `start` counts the samples that all ranks served, without skipped samples. The
+        first step takes no longer if `start` is large.
         """
         return self._steps(self.order, epoch, start)
 
     def _steps(self, order: Order, epoch: int, start: int) -> Iterator[Step]:
-        """Yield the steps of `epoch` in `order` after its first `start` served samples.
+        """Yield the steps of `epoch` in `order` that follow its first `start` samples.
 
         The order is an argument because `load_state_dict` may replace `self.order` during the pass.
         """
@@ -320,13 +340,16 @@ class GlobalBatchSampler(StepSampler):
     def _ordered(
         self, order: Order, positions: Positions, epoch: int
     ) -> tuple[Positions, list[int]]:
-        """Return the samples at `positions` [steps, samples] and the digest of each step."""
+        """Return the samples at `positions` [steps, samples], and the digest of each step."""
         samples = self._at(order, positions, epoch)
         parts = contributions(samples, positions, epoch, self._digest_seed)
         return samples, parts.sum(axis=1, dtype=np.uint64).tolist()
 
     def _last(self, order: Order, epoch: int, begin: int) -> Step:
-        """Return the last step of the epoch, a part of a global batch that begins at `begin`."""
+        """Return the last step of `epoch`, whose samples do not fill a global batch.
+
+        They are the samples from `begin` (a count of served samples) to the end of the epoch.
+        """
         rest = self.served - begin
         samples, (digest,) = self._ordered(order, np.arange(begin, self.served)[None], epoch)
         first, stop = (rest * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1))

@@ -34,18 +34,22 @@ class BatchPass(Protocol):
         ...
 
     def batches(self) -> Generator[Any]:
-        """Return the batches of the pass, which this process makes."""
+        """Return a generator of the batches of the pass, which are made in this process."""
         ...
 
     def lent(self) -> AbstractContextManager[None]:
-        """Return a context in which started worker processes make the batches of this pass."""
+        """Return a context manager inside which the loader starts its worker processes.
+
+        The workers then make the batches of this pass.
+        """
         ...
 
     def counted(self, batches: Iterator[Any]) -> Iterator[Counted]:
-        """Yield (batch, rows, padding rows) for each of `batches`, after adding it to the progress.
+        """Yield (batch, number of rows, number of padding rows) for each of `batches`.
 
-        After the last batch the epoch is finished. The generator holds no reference to a batch that
-        it has yielded, so the memory of the batch can be reused.
+        A batch is added to the progress before it is yielded. After the last batch the epoch is
+        finished. The generator holds no reference to a batch that it has yielded, so the memory of
+        the batch can be reused.
         """
         ...
 
@@ -55,7 +59,7 @@ class BatchPass(Protocol):
 
 
 class BatchSource(Protocol):
-    """The batches of a rank in a seeded order, and the progress of the trainer in this order."""
+    """The batches of a rank in a defined order, and the progress of the trainer in this order."""
 
     dataset: Any
     """The dataset that worker processes receive."""
@@ -89,11 +93,17 @@ class BatchSource(Protocol):
         ...
 
     def upcoming(self, workers: int) -> tuple[Step | None, Any]:
-        """Return the first step of the next pass and its batch, without changing the progress."""
+        """Return the first step of the next pass and its batch, without changing the progress.
+
+        The step is None for streams.
+        """
         ...
 
     def with_batch_size(self, batch_size: int) -> BatchSource:
-        """Return a source of the same order and progress with batches of `batch_size` rows."""
+        """Return a source of the same order and progress with batches of `batch_size` rows.
+
+        Raise `UsageError` if the batch size of the source cannot be changed.
+        """
         ...
 
     def state_dict(self) -> dict[str, Any]:

@@ -35,8 +35,8 @@ _Made = Generator[Any] | Ahead[Any]
 class Loader(DataLoader[Batch]):
     """DataLoader that serves epochs in a seeded order and can resume anywhere in an epoch.
 
-    Loaders are made by `create_loader`, `stream_loader` and others. `dataset_obj` is the dataset,
-    and `sampler_obj` the batch sampler of a map-style dataset (None for streams).
+    `create_loader`, `stream_loader` and other functions make loaders. The attribute `dataset_obj`
+    is the dataset, and `sampler_obj` the batch sampler of a map-style dataset (None for streams).
 
     Each `iter(loader)` is one pass over the epoch that `epoch` names at that time. When a pass
     yields its last batch, `epoch` increases by one, unless another epoch was set during the pass. A
@@ -44,7 +44,7 @@ class Loader(DataLoader[Batch]):
     plain loops see a new order each time, and (epoch, batches yielded) identifies the progress of a
     run.
 
-    `state_dict()` returns this progress (batches prepared ahead do not count); the pass after
+    `state_dict()` returns this progress, without batches that are only prepared, and the pass after
     `load_state_dict` continues there. `len` is the number of steps in a whole epoch. If worker
     processes stay alive between passes, only the newest pass can continue.
     """
@@ -110,7 +110,11 @@ class Loader(DataLoader[Batch]):
         return part, ahead
 
     def _begin_workers(self) -> tuple[BatchPass, _Made]:
-        """Begin a pass in worker processes; return it and an iterator over the batches received."""
+        """Begin a pass in worker processes; return it and an iterator over the batches received.
+
+        Raise `StorageError` if the processes cannot be started for lack of memory or other
+        resources.
+        """
         self._renew_workers()
         with starting_workers():
             part = self.source.begin(self.num_workers)
@@ -151,7 +155,11 @@ class Loader(DataLoader[Batch]):
             )  # fmt: skip
 
     def _serve(self, part: BatchPass, made: _Made) -> Generator[Batch]:
-        """Yield the batches `made` for a pass, then those of passes that continue the iteration."""
+        """Yield the batches `made` of the pass `part`.
+
+        If the pass says that the iteration continues, begin the next pass and yield its batches
+        also.
+        """
         tally = self._tally
         while True:
             first = True
@@ -200,12 +208,13 @@ class Loader(DataLoader[Batch]):
         self.source.load_state_dict(state)
 
     def with_batch_size(self, batch_size: int) -> Loader:
-        """Return a loader that continues the order from the same progress with another batch size.
+        """Return a loader with a different batch size that continues from the same progress.
 
-        `batch_size` is the number of rows per rank; `len`, the steps and the end of the epoch
-        follow from it. Both loaders use the same dataset object, so no file is opened again. The
-        new loader starts worker processes of its own. This loader does not change. The call costs
-        as much as `load_state_dict`.
+        The order is the same. The argument `batch_size` is the number of rows per rank; the number
+        of steps and the end of the epoch change with it. Both loaders use the same dataset object,
+        so no file is opened again. The new loader starts worker processes of its own. This loader
+        does not change. The call costs as much as `load_state_dict`. Raise `UsageError` for a
+        stream or a token budget, which have a fixed size.
 
             >>> loader = loader.with_batch_size(64)                          # doctest: +SKIP
         """
@@ -228,8 +237,8 @@ class Loader(DataLoader[Batch]):
     def upcoming(self) -> tuple[Step | None, Any]:
         """Return the first step of the next pass and its batch, without changing the progress.
 
-        For a stream the step is None, and the data up to the batch must be read. The batch is None
-        if there is no next batch.
+        For a stream the step is None, and the call reads the data that the batch needs. The batch
+        is None if a stream has no next batch.
         """
         try:
             return self.source.upcoming(self.num_workers)
@@ -240,7 +249,10 @@ class Loader(DataLoader[Batch]):
             raise
 
     def _add_path(self, error: DataprepError) -> None:
-        """Add the path of the dataset to `error`; `MixtureDataset` does so for a mixture."""
+        """Add the path of the dataset to `error`.
+
+        For a mixture do nothing, because `MixtureDataset` has added the path of the source.
+        """
         split = getattr(self.dataset_obj, "split", None)
         data = getattr(split, "dataset", None) or getattr(split, "data", None)
         path = getattr(data, "path", None)
@@ -262,12 +274,15 @@ class Loader(DataLoader[Batch]):
 
 
 def _version(dataset: Any) -> int:
-    """Return the version number of `dataset`, which changes with its samples. The default is 0."""
+    """Return the attribute `version` of `dataset`, or 0 if there is none.
+
+    The version changes when the samples of the dataset change.
+    """
     return getattr(dataset, "version", 0)
 
 
 def _nothing() -> None:
-    """Return None, like a weak reference to a thread that no longer exists."""
+    """Return None, as a weak reference does when its object no longer exists."""
 
 
 def _pinned_all(batches: Iterator[Any]) -> Generator[Any]:

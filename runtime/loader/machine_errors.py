@@ -80,7 +80,10 @@ def raise_named(error: Exception, *, starting: bool = False) -> NoReturn:
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Start worker processes in this context, and raise errors of the machine as `StorageError`."""
+    """Convert errors of the machine inside this context to a `StorageError`.
+
+    Worker processes are started inside the context: see the argument `starting` of `machine_error`.
+    """
     try:
         yield
     except (RuntimeError, OSError, MemoryError) as error:
@@ -88,10 +91,11 @@ def starting_workers() -> Iterator[None]:
 
 
 def watched(batches: Any) -> Any:
-    """Return `batches` (the iterator of a DataLoader) and report dead workers by a `StorageError`.
+    """Return `batches`, and report the death of its worker processes by a `StorageError`.
 
-    The signal handler of torch raises an error at whatever line this process is executing. In the
-    main thread, it is replaced by `_on_death`, which calls it and converts the error.
+    The argument is the iterator of a DataLoader. The signal handler of torch raises an error at
+    whatever line this process is executing. If this is the main thread, that handler is replaced by
+    `_on_death`, which calls it and converts the error.
     """
     _ITERATORS.add(batches)
     if threading.current_thread() is threading.main_thread():
@@ -124,7 +128,7 @@ def _on_death(handler: Any, number: int, frame: Any) -> None:
 
 
 def _workers(pids: str) -> list[Any]:
-    """Return the workers of dataprep loaders with the process ids `pids`, separated by commas."""
+    """Return the workers of dataprep loaders that have the process ids `pids`, such as "17, 18"."""
     wanted = {int(pid) for pid in pids.split(",")}
     found = [worker for batches in _ITERATORS for worker in getattr(batches, "_workers", ())]
     return [worker for worker in found if worker.pid in wanted]

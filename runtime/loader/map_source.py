@@ -1,9 +1,9 @@
 """`MapSource`: batches of a map-style dataset, in the steps of a sampler.
 
-A step is a list of sample ids. The ids of a step are first announced to the kernel, so that it
-reads them from disk. Some steps later the batch is requested from the dataset, which may read
-several requests ahead before it returns a batch. So requested steps wait in a queue, and the next
-batch that arrives belongs to the first step in the queue.
+A step is a list of sample ids. First the kernel is told the ids of a step, so that it reads the
+samples from disk. Some steps later the batch is requested from the dataset, which may read several
+requests ahead before it returns a batch. So requested steps wait in a queue, and the next batch
+that arrives belongs to the first step in the queue.
 """
 
 from __future__ import annotations
@@ -36,15 +36,18 @@ class Announcer(Protocol):
     """Interface of an object that tells the kernel which samples will be read soon."""
 
     def announce(self, samples: Positions) -> None:
-        """Announce `samples`, an int64 array of sample ids in which padding rows are ignored."""
+        """Tell the kernel that `samples`, an int64 array of sample ids, will be read soon.
+
+        Padding rows are ignored.
+        """
         ...
 
 
 class MapSource:
     """A `BatchSource` over a map-style `dataset` and a `sampler` of its steps.
 
-    `order` is the definition of the order. The `announcer` is called with the samples of coming
-    steps.
+    The argument `order` is the definition of the order. If there is an `announcer`, its method
+    `announce` receives the samples of coming steps.
     """
 
     def __init__(
@@ -158,6 +161,7 @@ class MapSource:
         """Return the order of the sampler with the block sizes of `state`, and its definition.
 
         The order is None if the sizes do not change: the user chose them, or `state` has no sizes.
+        Raise `UsageError` if a size in `state` is not a whole number.
         """
         order, stored = self.sampler.order, {}
         if isinstance(state, Mapping):
@@ -174,7 +178,8 @@ class MapSource:
     def _set_dataset_epoch(self, epoch: int) -> None:
         """Set the epoch of the dataset if its samples depend on the epoch.
 
-        The passes of the loader do not need it: it applies to samples that the user reads directly.
+        This epoch applies to samples that the user reads directly. The passes of the loader do not
+        need it.
         """
         if _varies(self.dataset):
             self.dataset.set_epoch(epoch)  # type: ignore[attr-defined]
@@ -203,7 +208,10 @@ class _MapPass:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Make the sampler yield the steps of this pass while torch starts its workers."""
+        """Make the sampler yield the steps of this pass inside this context.
+
+        The loader starts its worker processes there.
+        """
         sampler = self._source.sampler
         sampler.lend(samples.tolist() for samples in self._requests)
         try:
@@ -212,7 +220,10 @@ class _MapPass:
             sampler.lend(None)
 
     def counted(self, batches: Iterator[Any]) -> Iterator[Counted]:
-        """Yield (batch, rows, padding rows) for each of `batches`, after counting its step."""
+        """Yield (batch, number of rows, number of padding rows) for each of `batches`.
+
+        The step of a batch is added to the progress before the batch is yielded.
+        """
         source, epoch, digest = self._source, self._begin.epoch, self._begin.digest
         taken = self._requests.steps.popleft
         for batch in batches:
@@ -234,7 +245,10 @@ class _MapPass:
 
 
 class _Requests(Iterator[Positions]):
-    """Iterator over the sample ids of each step, with the epoch in them if the dataset needs it."""
+    """Iterator over the int64 sample ids of each step.
+
+    If the samples of the dataset depend on the epoch, the ids contain the epoch.
+    """
 
     def __init__(self, steps: Iterator[Step], source: MapSource, epoch: int) -> None:
         self.steps: deque[Step] = deque()

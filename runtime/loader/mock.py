@@ -42,7 +42,8 @@ class MockDataset(BatchDataset):
     def batch(self, indices: Indices) -> Batch:
         """Return a batch with the first sample in every row.
 
-        The field `sample_mask`, if there is one, marks the padding rows in `indices`.
+        The field `sample_mask`, if there is one, marks the padding rows in `indices`. Raise
+        `IndexError` for an index outside 0 .. len - 1.
         """
         numbers = sample_numbers(indices, len(self))
         check_samples(numbers[numbers != PADDING], len(self))

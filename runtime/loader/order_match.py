@@ -1,8 +1,8 @@
 """Comparison of the order in a state with the order of a loader, and errors if they differ.
 
 A single dataset and a mixture of only that dataset have different orders, and so have mixtures of
-the same datasets in another sequence. Errors name open datasets by their paths and other datasets
-by their content ids. The advice in an error lists the datasets to pass.
+the same datasets in a different sequence. Errors name open datasets by their paths and all other
+datasets by their content ids. The advice in an error lists the datasets to pass.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NAMES = {"kind": "rows", "positions": "samples in all"}
 
 
 class OpenSplit(NamedTuple):
-    """Content id of an open split, and the name of its dataset for messages."""
+    """Content id of an open split, and the name that messages give its dataset."""
 
     content_id: str
     name: str
@@ -52,8 +52,8 @@ class OpenSplit(NamedTuple):
 class ServedDatasets:
     """The datasets that a loader serves, in order, and the fields in which a state may differ.
 
-    If `datasets` is empty, messages name content ids. The tuple `weights` is empty for a single
-    dataset.
+    If `datasets` is empty, messages show content ids instead of names. The tuple `weights` is empty
+    for a single dataset.
     """
 
     datasets: tuple[OpenSplit, ...] = ()
@@ -84,7 +84,8 @@ def require_order(
 ) -> None:
     """Raise `IncompatibleError` unless `state` was taken with the order defined by `order`.
 
-    The fields in `served.changing` may differ. Raise `UsageError` if `state` contains no order.
+    The fields in `served.changing` may differ. Raise `UsageError` if `state` contains no order or
+    its order is damaged.
     """
     stored = state.get("order")
     if not isinstance(stored, Mapping):
@@ -114,10 +115,10 @@ def require_order(
 
 
 def comparable(definition: Any) -> Any:
-    """Return the fields of `definition` that are compared and hashed: all but nulls and `split`.
+    """Return `definition` without nulls and the fields `split`, to be compared or hashed.
 
-    A null stands for a missing field. The name of a split is only for messages, because the content
-    id identifies the split. Nested objects are treated in the same way.
+    A null means the same as a missing field. The name of a split is only for messages, because the
+    content id identifies the split. Nested objects are treated in the same way.
 
     >>> comparable({"kind": "windows", "split": "train", "labels": None})
     {'kind': 'windows'}
@@ -141,7 +142,8 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 def require_algorithm(found: object) -> None:
     """Raise `IncompatibleError` unless `found` is the version of the sample order in this dataprep.
 
-    The value `found` comes from a state. Raise `UsageError` if it is not an integer.
+    The argument `found` is the field `algorithm` of a state. Raise `UsageError` if it is not an
+    integer.
     """
     if type(found) is not int:
         raise damaged(f"algorithm {found!r}")
@@ -155,10 +157,11 @@ def require_algorithm(found: object) -> None:
 def require_datasets(
     state: Mapping[str, Any], datasets: Sequence[OpenSplit], *, mixed: bool
 ) -> None:
-    """Raise `IncompatibleError` if `state` was taken on other datasets than `datasets`.
+    """Raise `IncompatibleError` unless `state` was taken on `datasets`, in this sequence.
 
-    The argument `mixed` says whether the datasets will be served as a mixture. Raise the errors of
-    `require_algorithm`, too. Other differences are left to `require_order`.
+    The argument `mixed` says whether the datasets will be served as a mixture. The state must then
+    belong to a mixture; otherwise it must belong to a single dataset. Raise the errors of
+    `require_algorithm` also. Call `require_order` to find all other differences.
     """
     stored: Mapping[str, Any] = state["order"]
     require_algorithm(stored.get("algorithm"))
@@ -175,9 +178,10 @@ def _is_mixture(order: Mapping[str, Any]) -> bool:
 
 
 def contents_of(state: Mapping[str, Any], order: Mapping[str, Any]) -> Sequence[str]:
-    """Return the content ids in a state, or an empty list if it contains none.
+    """Return the content ids in `state`, or an empty list if there are none.
 
-    Some states contain only the first 16 digits of each id.
+    The argument `order` is the order in the state. Some states contain only the first 16 digits of
+    each id.
     """
     contents = order.get("content")
     if not isinstance(contents, list | tuple):
@@ -200,11 +204,11 @@ def _other_datasets(
     datasets: Sequence[OpenSplit],
     other: str,
 ) -> IncompatibleError:
-    """Return the error for a state of other datasets, or of the same datasets served differently.
+    """Return the error for a state with datasets different from the loader's.
 
-    The pair `mixed` says whether the state belongs to a mixture, and whether the loader serves a
-    mixture. `was` and `now` are the content ids of the state and the loader. `other` is appended to
-    the advice in the error.
+    The state may also have the same datasets, served in a different way. The pair `mixed` says
+    whether the state belongs to a mixture, and whether the loader serves a mixture. `was` and `now`
+    are the content ids of the state and the loader. `other` is appended to the advice in the error.
     """
     of_state, of_this = _named(was, datasets), _named(now, datasets)
     code, remedy = "E_STATE_DATASET", "Open the dataset that it was taken on."
@@ -239,8 +243,8 @@ def _counted(contents: Iterable[str]) -> Counter[str]:
 def _named(contents: Sequence[str], datasets: Sequence[OpenSplit]) -> str:
     """Return a phrase that lists the datasets with the content ids `contents`.
 
-    It names each dataset that is in `datasets`, and shows the beginning of the content id of
-    others.
+    A dataset in `datasets` is listed by its name, any other dataset by the beginning of its content
+    id.
     """
     left, names = list(datasets), []
     for content in contents:
@@ -262,10 +266,11 @@ def _differences(
     names: Sequence[str],
     weights: Sequence[int],
 ) -> list[str]:
-    """Return a phrase such as "seed 1, not 2" for each field that a state and a loader differ in.
+    """Return a phrase such as "seed 1, not 2" for each of the fields `names`.
 
-    The argument `names` has the names of these fields, and `weights` the weights of the loader.
-    Fields that only follow from other fields are left out, unless no field would remain.
+    These are the fields in which `stored` (the order in `state`) and `order` (the order of a
+    loader) differ. `weights` are the weights of the loader. Fields that only follow from other
+    fields are left out, unless no field would remain.
     """
     pairs, following = {name: (stored.get(name), order.get(name)) for name in names}, _FOLLOWING
     if "weights_sha256" in pairs:
@@ -282,7 +287,7 @@ def _differences(
 
 
 def _phrases(name: str, was: Any, now: Any) -> list[str]:
-    """Return phrases such as "seed 1, not 2" about the field `name`.
+    """Return a phrase such as "seed 1, not 2" about the values `was` and `now` of the field `name`.
 
     If both values are objects, the list has a phrase for each of their fields that differs.
     """

@@ -1,9 +1,9 @@
 """`Prefetcher`: a thread that runs an iterator ahead of its caller; `Ahead` decides when to use it.
 
 The thread is at most `depth` items ahead. Making a batch is mostly copying by numpy, which releases
-the GIL, so the thread can work during the training step. An exception in the iterator is raised in
-place of the next item. The thread stops when the `Prefetcher` is closed or deleted, or the
-interpreter ends.
+the GIL, so the thread can work during the training step. If the iterator raises an exception, the
+caller receives the exception in place of the next item. The thread stops when the `Prefetcher` is
+closed or deleted, or the interpreter ends.
 
 Passing an item between threads costs some 50 microseconds, because one processor has to wake
 another. A caller that spends less time than that between two items is faster without a thread, so
@@ -54,7 +54,7 @@ class Prefetcher(Generic[_T]):
 
     @property
     def ready(self) -> int:
-        """Return the number of finished items, which can be taken without waiting."""
+        """Return the number of finished items that the caller can get without waiting."""
         return self._ready.qsize()
 
     def __iter__(self) -> Iterator[_T]:
@@ -82,7 +82,8 @@ class Prefetcher(Generic[_T]):
     def close(self) -> bool:
         """Stop the thread and wait until it ends. Return whether it has ended.
 
-        No item can be taken after that. Return False if the thread itself calls this method.
+        The iterator yields no items after that. If the thread itself calls this method, return
+        False without waiting.
         """
         if not self._closed:  # a second time, at exit, modules may be gone
             self._ended = self._closed = True
@@ -102,7 +103,10 @@ class Prefetcher(Generic[_T]):
 
 
 class Pace:
-    """Number of items in a row, also from earlier passes, for which the caller was slower."""
+    """Number of consecutive items for which the caller of an `Ahead` was slower than the source.
+
+    A loader uses the same object in all its passes. For the meaning of slower, see `Ahead`.
+    """
 
     __slots__ = ("slower",)
 
@@ -113,12 +117,12 @@ class Pace:
 class Ahead(Generic[_T]):
     """Iterator over `source` that uses a `Prefetcher` once the caller is slower than the source.
 
-    The caller is slower if, three times in a row, it spends more time between two items than making
-    an item takes, or than passing an item between threads takes. For a faster caller, such as a
-    loop that only counts, a thread would be a loss. With the `pace` of the previous pass, the
-    thread of a slow caller starts with the second item. The first item is always made in the
-    caller's thread: another thread would continue with the next items, and hold the GIL while the
-    caller waits.
+    The caller is slower if it spends more time between two items than making an item takes, or more
+    time than passing an item between threads takes. The thread starts after three such items in a
+    row. For a faster caller, such as a loop that only counts, a thread would be a loss. With the
+    `pace` of the previous pass, the thread of a slow caller starts with the second item. The first
+    item is always made in the caller's thread: another thread would continue with the next items,
+    and hold the GIL while the caller waits.
 
     >>> list(Ahead((letter for letter in "abc"), depth=2))
     ['a', 'b', 'c']
@@ -133,7 +137,7 @@ class Ahead(Generic[_T]):
 
     @property
     def ready(self) -> int:
-        """Return the number of finished items, which can be taken without waiting."""
+        """Return the number of finished items that the caller can get without waiting."""
         return self._thread.ready if self._thread is not None else 0
 
     def __iter__(self) -> Iterator[_T]:

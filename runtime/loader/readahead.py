@@ -11,8 +11,8 @@ Requests for cached pages would be a waste, so a few windows are tested first: a
 that must not wait (RWF_NOWAIT, preadv2(2)) fails if its page is not in memory. A test delays the
 training step. So after eight cached batches in a row, tests are at least 10 ms apart, and each test
 covers only one sample, a different sample each time. In training that is usually a test for every
-batch; if batches are made as fast as possible, it is less than 1 % of the time. On file systems
-without reads that do not wait (tmpfs, overlayfs), one byte is read and timed.
+batch. If batches are made as fast as possible, tests take less than 1 % of the time. On file
+systems without reads that do not wait (tmpfs, overlayfs), one byte is read and timed.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class DatasetWithSpans(Protocol):
 class ReadAhead:
     """Read-ahead for the samples of one dataset.
 
-    It must be used in one thread only. It only gives hints: if an error occurs (a missing file, a
-    system without these calls), the read-ahead ends, and the read itself reports the error if it
-    matters.
+    A `ReadAhead` must be used in one thread only. It only gives hints to the kernel: if an error
+    occurs (a missing file, a system without these calls), read-ahead ends without an error, and the
+    later read of the data reports the problem if it matters.
 
         >>> ahead = ReadAhead(windows)                                      # doctest: +SKIP
         >>> ahead.announce(np.array([5, 1200, 77]))                         # doctest: +SKIP
@@ -90,7 +90,10 @@ class ReadAhead:
         self._turn = 0
 
     def __reduce__(self) -> tuple[type[ReadAhead], tuple[DatasetWithSpans]]:
-        """Return the class and the dataset. A copy in another process starts with its own tests."""
+        """Return the class and the dataset, for pickling.
+
+        A copy in another process starts without knowledge of what is in memory.
+        """
         return ReadAhead, (self._dataset,)
 
     def announce(self, samples: Positions) -> None:
@@ -133,13 +136,14 @@ class ReadAhead:
         self.asked += sum(sizes)
 
     def _spread(self, samples: int) -> Positions:
-        """Return a few indices below `samples` (the size of a batch), different at each call."""
+        """Return a few indices into a batch of `samples` samples, different at each call."""
         return (np.arange(_TESTED) * samples // _TESTED + self._turn) % samples
 
     def _one_in_memory(self, sample: Positions) -> bool:
-        """Return whether a few spans of `sample` [1], different at each call, are in memory.
+        """Return whether the data of one sample, an array of shape [1], seems to be in memory.
 
-        A sample has several spans if it has several tracks, each in its own files.
+        A sample has several spans if it has several tracks, each in its own files. The first token
+        of a few spans is tested, with different spans at each call.
         """
         starts, stops = self._dataset.spans(sample)
         found = starts[stops > starts].tolist()
@@ -147,7 +151,7 @@ class ReadAhead:
         return all(map(self._there, (found[first:] + found[:first])[:_TESTED]))
 
     def _there(self, at: int) -> bool:
-        """Return whether token `at` (numbered as in `spans`) is in the page cache."""
+        """Return whether the token at `at` (a position as in `spans`) is in the page cache."""
         shard = int(self._files.base.searchsorted(at, "right")) - 1
         byte = (at - int(self._files.base[shard])) * int(self._files.item[shard])
         return in_memory(self._files.file(shard), byte + int(self._files.offset[shard]))
@@ -158,7 +162,10 @@ class ReadAhead:
         return all(in_memory(self._files.file(shard), at) for shard, at in places)
 
     def _ranges(self, samples: Positions) -> tuple[Positions, Positions, Positions]:
-        """Return shard, first byte and end (int64) of each byte range that `samples` touch."""
+        """Return the index of the file, first byte and end of each byte range that `samples` touch.
+
+        The result is three int64 arrays of equal length.
+        """
         starts, stops = self._dataset.spans(samples)
         full = stops > starts
         starts, stops = starts[full], stops[full]
@@ -177,8 +184,8 @@ class ReadAhead:
 class _Files:
     """The files of one or several splits (or tracks), in order; all arrays are int64.
 
-    For each file, `base` has the number of its first token (and, as a last item, the number of all
-    tokens), `item` the size of a token in bytes, `offset` the number of bytes before the first
+    For each file, `base` holds the position of its first token (and, as a last item, the number of
+    all tokens), `item` the size of a token in bytes, `offset` the number of bytes before the first
     token, and `sizes` the size of the file in bytes. `file(k)` opens file k.
     """
 
@@ -215,7 +222,10 @@ def _files(dataset: object) -> _Files:
 def merged(
     shards: Positions, begins: Positions, ends: Positions, unit: int = _PAGE
 ) -> tuple[Positions, Positions, Positions]:
-    """Return sorted byte ranges, widened to multiples of `unit` bytes and joined across small gaps.
+    """Return byte ranges sorted, widened to multiples of `unit` bytes and joined across small gaps.
+
+    The arguments and the result are arrays with the index of the file (`shards`), the first byte
+    and the end of each range.
 
     >>> one, two = np.array([0, 0, 1, 0]), np.array([9000, 100, 5, 900_000])
     >>> [found.tolist() for found in merged(one, two, two + 50)]
@@ -240,6 +250,8 @@ def pieces(
 ) -> tuple[Positions, Positions, Positions]:
     """Return the byte ranges, cut at every multiple of 128 KiB.
 
+    The arguments and the result are as in `merged`.
+
     >>> [found.tolist() for found in pieces(np.array([7]), np.array([4096]), np.array([200_000]))]
     [[7, 7], [4096, 131072], [131072, 200000]]
     """
@@ -250,7 +262,10 @@ def pieces(
 
 
 def memory() -> int:
-    """Return the available memory in bytes, at most the control group's limit, or 0 if unknown."""
+    """Return the available memory in bytes, or 0 if it is unknown.
+
+    The number is at most the memory limit of the control group.
+    """
     found = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         text = Path("/proc/meminfo").read_text(encoding="ascii")
@@ -261,7 +276,10 @@ def memory() -> int:
 
 
 def in_memory(file: File, at: int) -> bool:
-    """Return whether the byte at offset `at` of `file` is in the page cache."""
+    """Return whether the byte at offset `at` of `file` is in the page cache.
+
+    If the file system cannot tell, read the byte and return whether the read was fast.
+    """
     byte = bytearray(1)
     try:
         os.preadv(file.descriptor, [byte], at, os.RWF_NOWAIT)

@@ -1,8 +1,8 @@
 """`serve`: a `Loader` over the samples of any dataset in any order.
 
 `create_loader` (runtime/create.py) opens a directory and calls `serve`. Call `serve` yourself for a
-dataset made by other means: packed rows with other options, or another class with the methods of
-`SampleDataset`.
+dataset that `create_loader` cannot make: packed rows with special options, or a class of your own
+with the methods of `SampleDataset`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def build_order(
 
     The argument `shuffle` chooses the order. ``"full"`` (or True) permutes all samples.
     ``"blocks"`` permutes blocks of 4 MiB, and the samples inside windows of 1 GiB: for data larger
-    than the page cache. False keeps the stored order.
+    than the page cache. False keeps the stored order. Raise `UsageError` if `shuffle` is unknown or
+    `seed` is out of range.
     """
     kind = shuffle_kind(shuffle)
     seed = require_seed(seed)
@@ -78,9 +79,9 @@ def build_order(
 
 
 def shuffle_kind(shuffle: Shuffle | bool) -> Shuffle | Literal[False]:
-    """Return the kind of `shuffle`: ``"full"`` for True, else `shuffle` itself.
+    """Return the name of the shuffle: ``"full"`` for True, otherwise `shuffle` itself.
 
-    Raise `UsageError` if the kind is unknown.
+    Raise `UsageError` if `shuffle` is not a bool, ``"full"`` or ``"blocks"``.
     """
     kind = flag("shuffle", shuffle) if isinstance(shuffle, np.bool_) else shuffle
     if isinstance(kind, bool):
@@ -91,7 +92,7 @@ def shuffle_kind(shuffle: Shuffle | bool) -> Shuffle | Literal[False]:
 
 
 def _sample_bytes(samples: SampleDataset, split: Split | ArraySplit) -> int:
-    """Return the approximate size of a stored sample in bytes."""
+    """Return the approximate size in bytes of a sample in the files."""
     if isinstance(split, Split):
         return max(1, split.tokens * split.dtype.itemsize // len(samples))
     return max(1, getattr(samples, "sample_bytes", 1))
@@ -126,12 +127,12 @@ def serve(
 ) -> Loader:
     """Return a `Loader` that serves `samples` in `order`.
 
-    `definition` identifies the order: a state is valid for loaders with an equal definition. The
-    field `content` of the definition, a list of content ids, seeds the digests. `positions` is the
-    number of positions in an epoch, by default the number of samples. If `batch_size` is None, it
-    is 32. If that would drop all samples, it is the largest size for which the samples fill one
-    global batch, with a warning. With `persistent_workers` False, worker processes end with each
-    pass. The other arguments are those of `create_loader`.
+    The argument `definition` identifies the order: a state is valid for loaders with an equal
+    definition. The field `content` of the definition, a list of content ids, seeds the digests.
+    `positions` is the number of positions in an epoch, by default the number of samples. If
+    `batch_size` is None, the batch size is 32. If 32 would drop all samples, it is the largest size
+    for which the samples fill one global batch, with a warning. With `persistent_workers` False,
+    worker processes end with each pass. The other arguments are those of `create_loader`.
 
         >>> packed = PackedDataset(split, seq_len=2048, pack="best-fit")       # doctest: +SKIP
         >>> order, definition = build_order(packed, split, seed=0, shuffle="full")
@@ -156,7 +157,10 @@ def serve(
 
 
 def _default_batch_size(samples: int, dp_size: int, end: End) -> int:
-    """Return 32, or fewer with a warning if `samples` would not fill one global batch."""
+    """Return the default batch size: 32, or fewer if 32 rows would drop all samples.
+
+    In that case, warn and return the largest size for which `samples` fill one global batch.
+    """
     most = samples // dp_size
     if end != "drop" or not 1 <= most < _BATCH_SIZE:
         return _BATCH_SIZE
@@ -210,13 +214,13 @@ def serve_steps(
 
 
 def _worker_seed(definition: Mapping[str, Any], dp_rank: int) -> int:
-    """Return the seed of this rank, from which torch derives the seeds of the workers."""
+    """Return the seed of rank `dp_rank`, from which torch derives the seeds of its workers."""
     text = json.dumps([definition.get("seed"), dp_rank]).encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:7])
 
 
 def _stored_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `definition` as it appears in states, with long lists replaced by their hash.
+    """Return `definition` as it appears in states, where long lists are replaced by one hash.
 
     The content id of a single dataset stays. The content ids of a mixture are in the phases of its
     state.
@@ -234,7 +238,7 @@ def _stored_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _announcer(samples: SampleDataset) -> ReadAhead | None:
-    """Return a `ReadAhead` if `samples` are parts of splits or tracks, else None."""
+    """Return a `ReadAhead` if `samples` are read from splits or tracks, else None."""
     tracks: object = getattr(samples, "tracks", None)
     if tracks is None:
         tracks = hasattr(samples, "split") or hasattr(samples, "splits")
@@ -242,7 +246,10 @@ def _announcer(samples: SampleDataset) -> ReadAhead | None:
 
 
 def _vocab_size(samples: SampleDataset) -> int | None:
-    """Return the largest vocabulary size of the datasets of `samples`, or None if there is none."""
+    """Return the vocabulary size of the dataset of `samples`, or None if it has no tokens.
+
+    For a mixture, return the largest vocabulary size.
+    """
     splits = getattr(samples, "splits", None) or (getattr(samples, "split", None),)
     sizes = [s.dataset.manifest.tokens.vocab_size for s in splits if isinstance(s, Split)]
     return max(sizes, default=None)
@@ -265,9 +272,10 @@ def _on_host(samples: SampleDataset, num_workers: int) -> bool:
 
 
 def pins_memory(asked: bool | None) -> bool:
-    """Return whether to pin batches: if there is an accelerator, unless `asked` is False.
+    """Return whether to copy batches to page-locked memory.
 
-    Warn if `asked` is True and there is no accelerator.
+    The answer is True if there is an accelerator and `asked` is not False. Warn if `asked` is True
+    and there is no accelerator.
     """
     if asked and not _has_accelerator():
         warnings.warn("pin_memory is left out: there is no accelerator to copy to", stacklevel=4)
@@ -282,9 +290,9 @@ def _has_accelerator() -> bool:
 
 
 def _require_memory(sampler: GlobalBatchSampler, tokens: int) -> None:
-    """Raise `UsageError` if the ids of one batch (`tokens` in each row) do not fit into memory.
+    """Raise `UsageError` if the token ids of one batch do not fit into the available memory.
 
-    A padded batch has `batch_size` rows, even if there are fewer samples.
+    A row has `tokens` ids. A padded batch has `batch_size` rows, even if there are fewer samples.
     """
     size = sampler.batch_size
     rows = size if sampler.end == "pad" else min(size, sampler.samples)

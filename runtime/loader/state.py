@@ -36,8 +36,8 @@ _UNKNOWN = ServedDatasets()
 class Progress:
     """Progress of a loader within an epoch.
 
-    `position` is the next position to serve, counted with skipped samples. `digest` is the digest
-    of the samples served in this epoch (`dataprep.runtime.order.order_checksum`).
+    `position` is the next position to serve; skipped samples also have positions. `digest` is the
+    digest of the samples served in this epoch (`dataprep.runtime.order.order_checksum`).
     """
 
     epoch: int = 0
@@ -56,9 +56,10 @@ def state_of(
     skipped: Sequence[Any],
     phases: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Return the state, as JSON values, of a loader that serves `order`.
+    """Return the state of a loader as JSON values.
 
-    The list `phases` is only for mixtures.
+    The argument `order` is the definition of the order, and `skipped` lists the skipped samples
+    (for a mixture, a list for each source). Only mixtures have `phases`.
     """
     state = {
         "kind": _KIND,
@@ -78,11 +79,12 @@ def progress_from(
     positions: int,
     served: ServedDatasets = _UNKNOWN,
 ) -> Progress:
-    """Return the progress in `state`, which must be a state of `order` with epochs of `positions`.
+    """Return the progress in `state`, which must be a state of a loader with this `order`.
 
-    The fields in `served.changing` may differ; then the number of positions may differ, too. Raise
-    `IncompatibleError` if the state was saved by a newer dataprep or belongs to another dataset or
-    order. Raise `UsageError` if `state` is not a valid state.
+    The position must be at most `positions`, the number of positions in an epoch. The fields in
+    `served.changing` may differ from `order`; if there are such fields, the position may also be
+    larger. Raise `IncompatibleError` if the state was saved by a newer dataprep or belongs to a
+    different dataset or order. Raise `UsageError` if `state` is not a valid state.
     """
     check_head(state, _KIND, STATE_VERSION)
     require_order(state, order, served)
@@ -103,7 +105,8 @@ def progress_from(
 def warn_of_forgotten(forgotten: int, argument: str = 'skip=state["skip"]') -> None:
     """Warn, if `forgotten` is not 0, that this loader serves samples which the saved run skipped.
 
-    `forgotten` is the number of these samples, and `argument` the argument that skips them again.
+    The argument `forgotten` is the number of these samples. The warning advises to pass `argument`,
+    which skips them again.
     """
     if forgotten:
         samples = "sample" if forgotten == 1 else "samples"

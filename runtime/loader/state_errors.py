@@ -29,8 +29,8 @@ def check_head(state: object, kind: str, newest: int) -> None:
 
     >>> check_head({"kind": "dataprep stream", "version": 1}, "dataprep stream", newest=1)
 
-    Raise `UsageError` if `state` has another kind, is no state or has an invalid version. Raise
-    `IncompatibleError` if its version is newer than `newest`.
+    Raise `UsageError` if `state` has a different kind, is not a state or has an invalid version.
+    Raise `IncompatibleError` if its version is newer than `newest`.
     """
     if not isinstance(state, Mapping) or state.get("kind") != kind:
         raise UsageError(
@@ -62,9 +62,9 @@ def require_known(fields: Mapping[str, object], known: Set[str]) -> None:
 
 
 def whole(value: object, name: str) -> int:
-    """Return `value`, which must be the whole number in the field `name` of a state.
+    """Return `value` if it is an integer from 0 to 2**62 - 1.
 
-    Raise `UsageError` unless `value` is an integer from 0 to 2**62 - 1.
+    Otherwise raise `UsageError` about a damaged state, which names the field `name`.
 
     >>> whole(7, "epoch")
     7
@@ -75,7 +75,7 @@ def whole(value: object, name: str) -> int:
 
 
 def damaged(problem: str) -> UsageError:
-    """Return the error for a damaged state; the text `problem` names the field."""
+    """Return the error for a damaged state. The text `problem` says which field is wrong."""
     return UsageError(
         f"is damaged ({problem})", where="state",
         remedy="Load an earlier state, or begin without one.",
@@ -83,9 +83,9 @@ def damaged(problem: str) -> UsageError:
 
 
 def warn_of_dropped(epoch: int, position: int, instead: int) -> None:
-    """Warn that `set_epoch(instead)` drops loaded progress before any pass has begun from there.
+    """Warn that `set_epoch(instead)` drops loaded progress from which no pass has begun.
 
-    `epoch` and `position` are the progress that is dropped.
+    The dropped progress is position `position` of epoch `epoch`.
     """
     warnings.warn(
         f"set_epoch({instead}) drops the place that was loaded, epoch {epoch}, position "

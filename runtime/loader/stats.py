@@ -16,8 +16,8 @@ _IDS = ("input_ids", "chosen_input_ids", "rejected_input_ids", "responses")
 class LoaderStats:
     """Counts of one process since its loader was made, or since its last `reset_stats`.
 
-    If a trainer waits 1 % of its time, loading costs at most 1 %. If `ready` always equals the
-    largest number of batches that the thread prepares, the trainer never waits for loading.
+    If `waited_s` is 1 % of the trainer's time, loading costs at most 1 %. If `ready` always equals
+    the largest number of batches that the thread prepares, the trainer never waits for loading.
     """
 
     waited_s: float

@@ -37,7 +37,11 @@ __all__ = ["TokenBudgetSampler"]
 
 
 class _Pool(NamedTuple):
-    """A pool cut into steps: its samples in the order served, and stop and digest of each step."""
+    """A pool (samples that are sorted together) cut into steps.
+
+    `samples` are in the order in which they are served. `stops` and `digests` hold, for each step,
+    its end in `samples` and what it adds to the digest.
+    """
 
     samples: Positions
     stops: Positions
@@ -51,13 +55,13 @@ class TokenBudgetSampler(StepSampler):
         lengths: the length of every sample, in tokens.
         max_tokens: the largest number of ids in a batch of one rank, padding included.
         order: the order of the samples before they are sorted in pools; usually a full shuffle.
-        content_id, seed, purpose: the values of `order`; they seed the permutation of the steps in
-            a pool.
+        content_id, seed, purpose: the values from which `order` was made; they also seed the
+            permutation of the steps in a pool.
         max_rows: the largest number of rows in a batch of one rank, even if they are very short.
-        rows_multiple: the number of rows in a global step is a multiple of it. None: `dp_size`.
+        rows_multiple: each global step has a multiple of this number of rows. None: `dp_size`.
         pool: the number of samples that are sorted together, rounded up to a multiple of
             `rows_multiple`.
-        end: decides what happens to the last samples, fewer than `rows_multiple`: see
+        end: what happens to the last samples if they are fewer than `rows_multiple`: see
             `GlobalBatchSampler`.
         content: the content ids that seed the digests.
         tagged: True if the sample ids of a step contain the epoch: see `GlobalBatchSampler`.
@@ -118,7 +122,10 @@ class TokenBudgetSampler(StepSampler):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return the options that determine the steps, as JSON values, without those of `order`."""
+        """Return the options that determine the steps, as JSON values.
+
+        The options of `order` are not included.
+        """
         return {
             "global_tokens": self.max_tokens * self.dp_size, "pool": self.pool,
             "global_rows": self.max_rows * self.dp_size, "rows_multiple": self.rows_multiple,
@@ -149,13 +156,14 @@ class TokenBudgetSampler(StepSampler):
         return self._counted[1]
 
     def ended(self, start: int) -> bool:
-        """Return whether no step is left after the first `start` served samples of an epoch."""
+        """Return whether no step is left in an epoch after its first `start` served samples."""
         return start >= (self._arranged if self.end == "drop" else self.samples)
 
     def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
-        """Yield the steps of `epoch` after its first `start` served samples, one pool at a time.
+        """Yield the steps of `epoch` that follow its first `start` samples.
 
-        Raise `IncompatibleError` if no step begins after `start` samples.
+        One pool at a time is computed. Raise `IncompatibleError` if no step begins there. Raise
+        `InputError` if a sample is too long for the budget.
         """
         if self._arranged < start < self.samples:
             raise _no_step(start)
@@ -180,7 +188,10 @@ class TokenBudgetSampler(StepSampler):
 
     @property
     def _arranged(self) -> int:
-        """Return the number of samples in an epoch that are sorted: all but the remainder."""
+        """Return the number of samples in an epoch that are sorted into pools.
+
+        These are all samples except a remainder of fewer than `rows_multiple` samples.
+        """
         return self.samples - self._rest
 
     def _cached(self, number: int, epoch: int) -> _Pool:
@@ -209,9 +220,9 @@ class TokenBudgetSampler(StepSampler):
         return _Pool(samples, stops, digests)
 
     def _bounds(self, samples: Positions, lengths: Positions) -> Positions:
-        """Return the indices (int64, 0 and end included) at which to cut `samples` into steps.
+        """Return the indices (int64) at which to cut `samples` into steps, including 0 and the end.
 
-        The samples are sorted by `lengths`. Each step contains as many of them as the budget
+        The samples are sorted by `lengths`. Each step contains as many samples as the budget
         allows. Raise `InputError` if `rows_multiple` rows exceed the budget.
         """
         m, budget = self.rows_multiple, self.max_tokens * self.dp_size
@@ -229,7 +240,10 @@ class TokenBudgetSampler(StepSampler):
         return np.array(bounds, np.int64)
 
     def _last(self, epoch: int) -> Step:
-        """Return the step of the remaining samples, which are in the sequence of `order`."""
+        """Return the last step. It has the remaining samples, not sorted but as in `order`.
+
+        Raise `InputError` if they exceed the budget.
+        """
         places = np.arange(self._arranged, self.samples)
         samples = self.order.samples(places, self.samples, epoch)
         lengths = self.lengths.of(samples)

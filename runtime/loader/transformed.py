@@ -1,4 +1,4 @@
-"""`TransformedDataset`: a transform of whole batches with a random seed for each sample.
+"""`TransformedDataset`: a dataset that transforms batches, with a random seed for each sample.
 
 The transform receives the batch of another dataset and a seed for each of its rows, a hash of
 (seed, epoch, sample). So its random numbers do not depend on the batch size, ranks, worker
@@ -75,7 +75,10 @@ class TransformedDataset(BatchDataset):
         return f"<dataprep.TransformedDataset {name_of(self.transform)} of {self.dataset!r}>"
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the inner dataset, such as split, spans or fields."""
+        """Return an attribute of the inner dataset, such as split, spans or fields.
+
+        Raise `AttributeError` if there is none or `name` begins with an underscore.
+        """
         if name.startswith("_") or name == "dataset":
             raise AttributeError(name)
         return getattr(self.dataset, name)
@@ -94,8 +97,9 @@ class TransformedDataset(BatchDataset):
     def transformation(self) -> dict[str, Any]:
         """Return the fields of a state that identify the transform: its name, seed and options.
 
-        The options are the `definition` of the transform, or of the object whose method it is, such
-        as a `MaskedLM`. A transform without a `definition` is identified by its name and seed.
+        The options are the attribute `definition` of the transform, or of the object whose method
+        the transform is, such as a `MaskedLM`. A transform without a `definition` is identified by
+        its name and seed.
         """
         found = {"transform": name_of(self.transform), "transform_seed": self.seed}
         inner = inner_function(self.transform)
@@ -106,11 +110,11 @@ class TransformedDataset(BatchDataset):
 
     @property
     def epoch(self) -> int:
-        """Return the epoch that applies to indices that contain no epoch."""
+        """Return the epoch of samples whose indices contain no epoch."""
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch for indices that contain no epoch.
+        """Set the epoch of samples whose indices contain no epoch.
 
         A `Loader` puts the epoch into all indices. Raise `UsageError` if `epoch` is negative or too
         large for an index.
@@ -164,7 +168,10 @@ class TransformedDataset(BatchDataset):
         return getattr(self.dataset, "varies_by_epoch", False)
 
     def _inner_indices(self, numbers: Ints) -> Ints:
-        """Return the indices for the inner dataset, with the epoch only if it varies by epoch."""
+        """Return the indices for the inner dataset.
+
+        They contain the epoch only if the samples of the inner dataset depend on the epoch.
+        """
         return numbers if self._inner_varies else epochs_of(numbers, 0)[0]
 
     def _seeds(self, numbers: Ints) -> Seeds:

@@ -30,16 +30,17 @@ _MOST = 16  # more than that compete for memory bandwidth
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advice:
-    """Number of workers advised for each training process, and the reason."""
+    """Advised number of workers for each training process, and the reason."""
 
     workers: int
     reason: str
 
 
 def processors() -> int:
-    """Return the number of processors that CPU affinity and container quota let this process use.
+    """Return the number of processors that this process may use.
 
-    In contrast, `os.cpu_count` counts all processors of the machine.
+    This is the number that CPU affinity and the quota of the container allow. In contrast,
+    `os.cpu_count` counts all processors of the machine.
     """
     try:
         allowed = len(os.sched_getaffinity(0))

@@ -52,7 +52,7 @@ _MACHINE_ERRORS = (RuntimeError, OSError, MemoryError)
 def begin_work(worker: int) -> None:
     """Prepare a new worker process: make it end with the trainer and send errors to the trainer.
 
-    A DataLoader calls this function in each worker process, with the number of the worker.
+    A DataLoader calls this function in each worker process, with the index of the worker.
     """
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -83,7 +83,8 @@ def shared(tensor: torch.Tensor) -> torch.Tensor:
 def yielding_errors(batches: Iterator[Any]) -> Iterator[Any]:
     """Yield `batches`. If an error ends them, yield the error as the last item.
 
-    The workers of a stream use this function, and `raising_errors` raises the error in the trainer.
+    Only errors of dataprep and of the machine are yielded; all others are raised. The workers of a
+    stream use this function, and `raising_errors` raises the error in the trainer.
 
     >>> list(yielding_errors(iter([1, 2])))
     [1, 2]
@@ -117,11 +118,11 @@ def raising_errors(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _send_error(queue: Any, error: Exception, sent: Any) -> None:
-    """Send `error` in place of a batch that could not be sent; `sent` is (number, batch).
+    """Send `error` to the trainer in place of a batch that could not be sent.
 
-    The sending thread of `queue` calls this function. The error is put before all waiting messages,
-    because the trainer receives nothing after the message that ends a stream. If the pipe itself
-    has failed, print the error and exit.
+    The argument `sent` is (number, batch). The sending thread of `queue` calls this function. The
+    error is put before all waiting messages, because the trainer receives nothing after the message
+    that ends a stream. If the pipe itself has failed, print the error and exit.
     """
     if not isinstance(sent, tuple):  # the pipe itself failed
         traceback.print_exception(error)
@@ -140,8 +141,8 @@ def _send_error(queue: Any, error: Exception, sent: Any) -> None:
 def _end_without_files(before: Any, kind: Any, error: BaseException, trace: Any) -> None:
     """Exit if multiprocessing's resource sharer can open no more files, else call `before`.
 
-    This function is an excepthook (`before` is the previous one). Python calls it in the thread of
-    the resource sharer if its `accept` fails.
+    The resource sharer is the thread that sends file descriptors. This function is an excepthook,
+    which Python calls in that thread if its `accept` fails; `before` is the previous excepthook.
     """
     sharer: Any = resource_sharer._resource_sharer  # type: ignore[attr-defined]
     here = threading.current_thread() is sharer._thread
@@ -159,7 +160,10 @@ def _end_after(sentinel: int) -> None:
 def _returning_errors(
     make: Callable[[Indices], Batch],
 ) -> Callable[[Indices], Batch | DataprepError]:
-    """Return a function that calls `make`, and returns an error instead of raising it."""
+    """Return a function that calls `make`, and returns an error instead of raising it.
+
+    Only errors of dataprep and of the machine are returned; all others are raised.
+    """
 
     def made(indices: Indices) -> Batch | DataprepError:
         try:
@@ -188,7 +192,7 @@ _ENOUGH = 64 << 20  # bytes of an object that are pickled for the check
 
 
 class _EnoughError(Exception):
-    """Exception that stops pickling once enough bytes were written."""
+    """Exception that stops pickling once enough bytes are written."""
 
 
 class _CountingSink:
@@ -211,8 +215,8 @@ class _CountingSink:
 def require_picklable(where: str, value: Any, start_method: str) -> None:
     """Raise `UsageError` about the argument `where` if `value` cannot be sent to a worker process.
 
-    Under ``"fork"`` nothing is pickled, so nothing is checked. Otherwise the first 64 MiB of the
-    value are pickled.
+    With the start method ``"fork"`` nothing is pickled, so nothing is checked. With any other
+    method the first 64 MiB of the value are pickled.
 
     >>> require_picklable("collate_fn", print, "spawn")
     """
