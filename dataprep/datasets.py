@@ -1,4 +1,4 @@
-"""Torch datasets over builds, and the types that `open_arrays` and `open_pairs` return.
+"""Torch datasets over built data, and the types that `open_arrays` and `open_pairs` return.
 
 `StreamDataset` is iterable. The other datasets are map-style: `create_loader` makes them from row
 specs, and they also work in a plain `torch.utils.data.DataLoader`, `Subset`, `ConcatDataset` and

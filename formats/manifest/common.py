@@ -1,7 +1,8 @@
 """The part of config.json that all kinds of datasets share, and its reading and writing.
 
-It has the format version, the digest of config.json itself, the names and hashes of all files, the
-inputs, and the counts of records. The modules `tokens` and `arrays` add the fields of their kinds.
+This part holds the format version, the digest of config.json itself, the names and hashes of all
+files, the inputs, and the counts of records. The modules `tokens` and `arrays` add the fields of
+their kinds.
 """
 
 from __future__ import annotations

@@ -172,8 +172,8 @@ class ChatEntry(Entry, frozen=True, kw_only=True):
     `template` is the file with the chat template, byte for byte, and `template_origin` says where
     the template came from. `masked_by` is "generation" (markers in the template) or "prefixes"
     (renderings of growing prefixes). `form` is "chat", "pairs" (chosen, then rejected), "labels" or
-    "groups". `overlong_found` maps what was done with conversations over `max_tokens`, such as
-    "dropped", to the number of conversations.
+    "groups". `overlong_found` maps the policy `overlong` to the number of documents over
+    `max_tokens`, and "untrained_parts" to the number of parts left out without tokens to train on.
     """
 
     template: str

@@ -1,4 +1,4 @@
-"""Verification of a dataset directory at one of three levels; each includes the one before.
+"""Verification of a dataset directory at one of three levels; each level includes the previous one.
 
     stat        every file is present, ordinary and of the right size, and there is no other file
     structure   datasets of tokens: offsets, ids, BOS and EOS, provenance, masks, records of
@@ -246,7 +246,10 @@ def _extra(name: str, found: os.DirEntry[str]) -> Finding:
 
 
 def _check_contents(run: Verification, plan: VerifyPlan) -> None:
-    """Read and check the files that have rules in `plan`. At the level full, hash all others."""
+    """Read and check the files that have rules in `plan`.
+
+    At the level full, also hash all other files.
+    """
     read = plan.read & set(run.files)
     others = sorted(set(run.files) - read - {CRC_NAME}) if run.hashing else []
     names = {*read, *others, CRC_NAME}

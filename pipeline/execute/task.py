@@ -172,7 +172,7 @@ class TaskKind(Protocol):
 
 
 def task_kind(address: str) -> Any:
-    """Return a new instance of the kind at `address`, which has the form ``module:class``.
+    """Return a new instance of the kind of build at `address`, which has the form ``module:class``.
 
     >>> task_kind("collections:Counter")
     Counter()
