@@ -85,7 +85,9 @@ class DataLoaderBuilder:
         """Set the number of worker processes and their options.
 
         With ``"auto"``, `suggest_workers` chooses the number. If `pin_memory` is False, batches are
-        never in pinned memory; if True, they are when an accelerator is present.
+        never in pinned memory. If it is True, they are in pinned memory if an accelerator is
+        present. An option that is None gets the default of `LoaderConfig`, except that
+        `prefetch_factor` is not changed.
         """
         self._set(num_workers=0, persistent_workers=None, multiprocessing_context=None)
         self._set(
@@ -137,8 +139,8 @@ class DataLoaderBuilder:
     ) -> DataLoaderBuilder:
         """Set padding options of the collate function, or use `Padded` if no function is set.
 
-        An option that is None stays as the collate function has it. `Padded` pads on the right by
-        default.
+        An option that is None keeps the value of the collate function. `Padded` pads on the right
+        by default.
         """
         given = {
             "padding_side": padding_side, "max_length": max_length, "pad_id": pad_id,
@@ -157,7 +159,10 @@ class DataLoaderBuilder:
         return self
 
     def with_sampler(self, sampler: Iterable[int] | Order | None) -> DataLoaderBuilder:
-        """Set an iterable of sample numbers or an `Order`; see runtime/order/sampler.py."""
+        """Set the order: an iterable of sample numbers, or an `Order`; None removes it.
+
+        See runtime/order/sampler.py.
+        """
         self._sampler = sampler
         return self
 
@@ -214,7 +219,8 @@ class DataLoaderBuilder:
     def build(self) -> Any:
         """Return the loader.
 
-        Raise `UsageError` if no dataset was set, and in the cases of `foreign_loader`.
+        Raise `UsageError` if no dataset was set, or if the options do not fit the dataset. See
+        `foreign_loader` for map-style datasets and `foreign_stream_loader` for streams.
         """
         return self._build(*data_parallel(self._distributed, self._rank, self._world_size))
 

@@ -112,7 +112,7 @@ class LoaderConfig:
         return suggest_workers(work).workers if self.num_workers == "auto" else self.num_workers
 
     def run_options(self, workers: int, *, thread: bool) -> dict[str, Any]:
-        """Return the keyword arguments of `serve` for a number of worker processes.
+        """Return the keyword arguments of `serve` for `workers` worker processes.
 
         If `thread` is False, no thread makes batches ahead of time.
         """

@@ -80,9 +80,9 @@ class DataModule(Protocol):
 
 
 class _Splits(NamedTuple):
-    """Data for the three loaders, or None for a loader without data.
+    """Data for the three loaders; None for a loader without data.
 
-    A split of a build stays unopened here.
+    Validation and test splits of a built dataset are stored unopened.
     """
 
     train: Any
@@ -106,6 +106,7 @@ class UniversalDataModule:
             text task.
         data_collator: a collate function, used instead of a collator from the registry.
         collator_name, collator_options: the name of a collator in the registry, and its options.
+        collator_registry: a `CollatorRegistry`; None: the registry that this process shares.
         batch_size, num_workers, seed: see `LoaderConfig`.
         val_split: the fraction of `train_data` that is held out for validation, chosen at random by
             `seed`. Ignored if there is validation data, and for streams and built datasets.
@@ -113,8 +114,8 @@ class UniversalDataModule:
         buckets: options to put training samples of similar length into the same batch.
         rows: the rows of a built dataset: a spec such as `Packed(2048)` or a name, as for
             `create_loader`, or a dict of options such as ``{"rows": "packed", "seq_len": 64}``. A
-            task expects unshifted labels. They are the default for a name, and for a dict without
-            ``"labels"``; a spec must request them, as in ``Packed(2048, labels="unshifted")``.
+            task needs unshifted labels. If `rows` is a name, or a dict without ``"labels"``, a task
+            makes them the default; a spec must request them: ``Packed(2048, labels="unshifted")``.
         identity: a name for the data, stored in the state.
         distributed: get `dp_rank` and `dp_size` from torch.distributed.
         dp_rank, dp_size: rank and number of the data-parallel processes.
@@ -231,10 +232,11 @@ class UniversalDataModule:
         return self.val_split if isinstance(self._data.train, Part) else 0.0
 
     def _divide(self, train: Any, val: Any, test: Any) -> _Splits:
-        """Return the data of the three loaders.
+        """Return the data of the three loaders, from the arguments of the same names.
 
-        If there is no validation data, the fraction `val_split` of map-style training data is held
-        out for it. Raise `UsageError` if a mapping has no split ``"train"``.
+        A mapping `train` also provides validation and test data that are not given. If there is
+        then no validation data, the fraction `val_split` of map-style training data is held out for
+        it. Raise `UsageError` if a mapping has no split ``"train"``.
         """
         if isinstance(train, str | Path):
             train = open_data(train)
@@ -291,7 +293,7 @@ class UniversalDataModule:
     def _without_rows(self, data: Any, name: str) -> Any:
         """Return the split `name` if `data` is a built dataset or its path, else `data` itself.
 
-        The split is not opened yet. Return None if it is empty.
+        The split is not opened, except for pairs. Return None if the split is empty.
         """
         data = open_data(data) if isinstance(data, str | Path) else data
         if isinstance(data, _BUILT):
@@ -357,9 +359,10 @@ class UniversalDataModule:
         )
 
     def _apply_task(self, options: dict[str, Any], registry: Any) -> None:
-        """Check that datasets which make batches fit the task, and mask tokens for masked_lm.
+        """Check that datasets which make their own batches fit the task; mask tokens for masked_lm.
 
-        Raise `UsageError` if they do not fit.
+        If the task is masked_lm, the datasets are replaced by datasets with masked tokens. Raise
+        `UsageError` if a dataset or an option does not fit the task.
         """
         task = self.task_spec
         if task is None:

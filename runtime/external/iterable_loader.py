@@ -95,8 +95,8 @@ class IterableSource:
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass serve `epoch`, from its beginning or from a loaded position in it.
 
-        A loaded position in a different epoch is discarded. A warning is issued if no pass has
-        started from that position.
+        A position in a different epoch is discarded. Warn if it was loaded from a state, and no
+        pass has started from it.
         """
         epoch = whole_number("epoch", epoch)
         if self._loaded and epoch != self.next.epoch:
@@ -113,9 +113,10 @@ class IterableSource:
         return _IterablePass(self, self.next, self.passes)
 
     def upcoming(self, workers: int) -> tuple[None, Any]:
-        """Return None and the first batch of the next pass, which is None if there is no batch.
+        """Return None and the first batch of the next pass, or twice None if there is no batch.
 
-        The stream is read up to this batch.
+        The first None is in the place of the `Step`, which streams do not have. The stream is read
+        up to this batch.
         """
         return None, self.dataset.upcoming(self.next)
 
@@ -145,10 +146,11 @@ class IterableSource:
         self._loaded = self.next != Progress()
 
     def _sized_as(self, state: object) -> dict[str, Any]:
-        """Return the definition of the order, in which `state` replaces a default buffer size.
+        """Return the definition of the order, with the buffer size of `state` instead of a default.
 
-        A state without a buffer size belongs to an unshuffled stream. The definition is then
-        returned unchanged, and so differs from that of the state.
+        If the buffer size is not a default, or if `state` belongs to an unshuffled stream and has
+        no buffer size, return the definition unchanged. The caller then refuses `state` if its
+        definition differs.
         """
         stored = state.get("order") if isinstance(state, Mapping) else None
         size = stored.get("buffer") if isinstance(stored, Mapping) else None
@@ -171,16 +173,16 @@ class _IterablePass:
     def lent(self) -> AbstractContextManager[None]:
         """Return a context that does nothing.
 
-        Workers are started for each pass and get the position together with the stream.
+        New workers are started for each pass, and get its position together with the stream.
         """
         return nullcontext()
 
     def counted(self, batches: Iterator[Any]) -> Iterator[Counted]:
         """Yield each batch with its number of rows and its number of padding rows.
 
-        A batch is yielded only after the next batch was read, to know whether it is the last of the
-        pass. A batch is None if none of its rows can be used. It advances the position, but is not
-        yielded.
+        A batch is yielded only after the next batch was read, so that it is known whether it is the
+        last of the pass. An item of `batches` is None if none of the rows of a step can be used.
+        The item advances the position, but is not yielded.
         """
         source, begin = self._source, self._begin
         served, waiting = begin.position, list[Any]()
@@ -209,9 +211,10 @@ class _IterablePass:
     def _has_next(self, served: int) -> bool:
         """Return whether another pass follows this pass, which had no batch.
 
-        The result is True if this pass started from a loaded position, at the end of an epoch.
-        Otherwise a warning is issued and the result is False. Raise `InputError` if rows were read
-        but none could be used, or if the stream is infinite.
+        The result is True if this pass started from a loaded position, because that position was
+        then the end of an epoch. Otherwise warn and return False. But raise `InputError` if rows
+        were read and none could be used, or if the stream is infinite. The argument `served` is the
+        position at the end of the pass.
         """
         if self._begin.position:
             return True
@@ -253,14 +256,14 @@ def foreign_stream_loader(
 ) -> Loader:
     """Return a `Loader` over the stream `source` with the options of `config`.
 
-    With `config.shuffle`, each row comes at random from a buffer of `buffer` rows; the order is a
-    function of (seed, epoch). If `buffer` is None, its size is 1,024, or the size in a loaded
-    state. A `StreamingPreprocessedDataset` has its own buffer size. Use `shuffle=False` for a
-    stream that shuffles itself. New workers are started for each pass, even with
+    If `config.shuffle` is True, each row comes at random from a buffer of `buffer` rows; the order
+    is a function of (seed, epoch). If `buffer` is None, its size is 1,024, or the size in a loaded
+    state. For a `StreamingPreprocessedDataset`, its own buffer size is used. Use `shuffle=False`
+    for a stream that shuffles itself. New workers are started for each pass, even with
     `config.persistent_workers`.
 
-    Raise `UsageError` for a stream that can be read only once, and in the cases of
-    `foreign_loader`.
+    Raise `UsageError` for a stream that can be read only once, for an invalid rank, and for a
+    stream or collate function that cannot be sent to worker processes.
     """
     default = buffer is None
     size = _BUFFER if buffer is None else whole_number("buffer", buffer, 1)
@@ -312,12 +315,14 @@ class _ChosenByFirst:
 
 
 class BatchStream(IterableDataset[Any]):
-    """Iterable dataset of the batches of a rank; the next pass starts at the position `begin`.
+    """Iterable dataset of the batches that one rank makes from a stream.
 
-    A step yields None if none of its rows can be used, so that later steps keep their positions. In
-    a worker, an error is yielded in place of the batch. The argument `draws` says whether the
-    stream or `collate` uses random numbers, which are then seeded. None means True unless they
-    certainly use none.
+    The next pass starts at the position in the attribute `begin`. A step yields None if none of its
+    rows can be used, so that later steps keep their positions. In a worker, an error is yielded in
+    place of the batch.
+
+    The argument `draws` says whether the stream or `collate` uses random numbers, which are then
+    seeded. None means True unless they certainly use none.
     """
 
     def __init__(
@@ -374,11 +379,11 @@ class BatchStream(IterableDataset[Any]):
     def batches(
         self, mine: int, workers: int, start: Progress | None = None, *, counted: bool = True
     ) -> Iterator[Any]:
-        """Yield every `workers`-th batch of a pass, beginning with batch number `mine`.
+        """Yield every `workers`-th batch of a pass, beginning with the batch of index `mine`.
 
-        The pass starts at `start`, or at `begin` of this dataset if None. If `counted` is False,
-        skipped rows are not added to the counts of the dataset. Raise `IncompatibleError` if the
-        stream has fewer rows than the starting position.
+        The pass starts at `start`, or at the position in the attribute `begin` if it is None. If
+        `counted` is False, skipped rows are not added to the counts of the dataset. Raise
+        `IncompatibleError` if the stream ends before the starting position.
         """
         start = start or self.begin
         epoch = start.epoch
@@ -398,9 +403,10 @@ class BatchStream(IterableDataset[Any]):
                 yield self._batch(group, epoch, counted=counted)
 
     def _batch(self, group: list[NumberedRow], epoch: int, *, counted: bool = True) -> Any:
-        """Return this rank's part of a global batch, or None if no row of that batch can be used.
+        """Return this rank's part of a global batch, or None if no row of the batch can be used.
 
-        If `masked`, filling rows extend the part to `batch_size` rows.
+        The list `group` holds the rows of the global batch. If the property `masked` is True,
+        filling rows extend the part to `batch_size` rows.
         """
         first, stop = (
             len(group) * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1)
@@ -432,9 +438,9 @@ class BatchStream(IterableDataset[Any]):
         return {number: sample for number, sample in made.items() if sample is not SKIPPED}
 
     def _any(self, group: list[NumberedRow], epoch: int) -> dict[int, Any]:
-        """Return a dict with the first usable sample of the global batch, or an empty dict.
+        """Return a dict from row number to sample with the first usable sample of the global batch.
 
-        The key is the row number of the sample.
+        The dict is empty if no row can be used.
         """
         for number, row in group:
             steps = self.steps

@@ -1,4 +1,4 @@
-"""Numbered rows of a foreign stream: all rows, those of one reader, or shuffled by a buffer.
+"""Numbered rows of a foreign stream: all rows, the rows of one reader, or rows in shuffled order.
 
 A stream is a Hugging Face `IterableDataset`, a torch `IterableDataset`, another object that can be
 iterated over repeatedly, or a function that returns a new iterator each time. It must yield the
@@ -100,13 +100,14 @@ def part_of_rows(
     by_shards: bool = False,
     **drawing: Any,
 ) -> Iterator[NumberedRow]:
-    """Return the rows of reader `part` of `parts`; together, the readers return every row once.
+    """Return an iterator of (number, row) for reader `part` of `parts` readers of the stream.
 
-    Reader `part` reads the whole stream and returns rows `n` with ``n % parts == part``. With
-    `by_shards`, it reads only its shards, by the method `shard(num_shards=, index=)` of Hugging
-    Face streams. If there are fewer shards than readers, several readers divide the rows of a
-    shard. Rows are then numbered within the shards. The keyword arguments `drawing` are `seed` and
-    `draws` of `all_rows`.
+    Together, the readers return every row once. A reader reads the whole stream and returns the
+    rows whose number `n` satisfies ``n % parts == part``. If `by_shards` is True, a reader reads
+    only its shards, which the method `shard(num_shards=, index=)` of Hugging Face streams selects.
+    If there are fewer shards than readers, several readers divide the rows of a shard. Rows are
+    then numbered within the shards. Raise `UsageError` if the stream has no shards. The keyword
+    arguments `drawing` are `seed` and `draws` of `all_rows`.
 
     >>> list(part_of_rows(lambda: iter("abc"), 0, part=0, parts=2))
     [(0, 'a'), (2, 'c')]
@@ -162,7 +163,7 @@ def require_shards(source: Any) -> int:
 
 
 def _new_iterator(source: StreamSource, epoch: int) -> Iterator[Any]:
-    """Return an iterator over the rows of `epoch`."""
+    """Return an iterator over the rows of `epoch`; call `set_epoch` of the stream if it exists."""
     if hasattr(source, "set_epoch"):
         source.set_epoch(epoch)
     # An iterable that is also callable, as a torch dataset may be, is iterated, not called.

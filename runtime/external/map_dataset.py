@@ -142,9 +142,9 @@ class Collated(Dataset[Batch]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Indices) -> list[Any]:
-        """Return a list of the samples with the numbers `indices`, collated as a batch.
+        """Return a list of the samples `indices`, as rows of one collated batch.
 
-        A stock DataLoader calls this method. Negative numbers count from the end.
+        A stock DataLoader calls this method. Negative indices count from the end.
         """
         numbers = from_the_end(indices, len(self))
         if not numbers.size:
@@ -154,7 +154,7 @@ class Collated(Dataset[Batch]):
         return SampleList(samples, self._marked(batch, numbers))
 
     def batch(self, indices: Indices) -> Batch:
-        """Return the batch of the samples with the numbers `indices`, in the given order."""
+        """Return the batch of the samples `indices`, in the given order."""
         numbers = sample_numbers(indices, len(self))
         return self._marked(self._unmarked(numbers), numbers)
 
@@ -168,7 +168,7 @@ class Collated(Dataset[Batch]):
         return self.sample_mask and (self.masks_whole or not real.all())
 
     def _unmarked(self, indices: Indices) -> Any:
-        """Return the batch of the samples with the numbers `indices`, without a `sample_mask`."""
+        """Return the batch of the samples `indices`, without a `sample_mask`."""
         numbers, epoch = sample_numbers(indices, len(self)), 0
         if self.tagged:
             numbers, epoch = without_epoch(numbers)
@@ -185,8 +185,9 @@ class Collated(Dataset[Batch]):
     def _wanted(self, numbers: Positions, real: npt.NDArray[np.bool_]) -> list[int]:
         """Return the list of sample numbers to read, with a sample for each filling row.
 
-        A filling row repeats the first real sample, or the sample `filler` if all rows are filling
-        rows. Raise `UsageError` for filling rows without `sample_mask`.
+        The array `real` is False for filling rows. A filling row repeats the first real sample, or
+        the sample in the attribute `filler` if all rows are filling rows. Raise `UsageError` if
+        there are filling rows, but the attribute `sample_mask` is False.
         """
         if not real.all():
             require(self.sample_mask, "sample_mask", "rows that only fill a batch need it")
@@ -195,9 +196,10 @@ class Collated(Dataset[Batch]):
         return cast("list[int]", numbers.tolist())
 
     def _fetch(self, wanted: list[int]) -> list[Any]:
-        """Return a list of the samples with the numbers `wanted`, read in one call if possible.
+        """Return a list of the samples `wanted`, read in one call if possible.
 
-        Raise `UsageError` if `__getitems__` of the dataset does not return a list of samples.
+        Raise `UsageError` if `__getitems__` of the dataset does not return a list of samples, and
+        `SampleError` if a sample cannot be read.
         """
         together = getattr(self.dataset, "__getitems__", None)
         if together is None:

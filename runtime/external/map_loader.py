@@ -71,7 +71,11 @@ class Buckets:
     def ordered(
         self, order: Order, known: Lengths, config: LoaderConfig, *, dp_size: int, **key: str
     ) -> Bucketed:
-        """Return `order` rearranged so that samples of a global batch have similar length."""
+        """Return `order` rearranged so that samples of a global batch have similar length.
+
+        The argument `known` holds the lengths of the samples. The keyword arguments `key` are
+        `content_id` and `purpose` of `Bucketed`.
+        """
         return Bucketed(
             order=order, lengths=known, batch=config.batch_size * dp_size, pool=self.pool,
             seed=config.seed, **key,
@@ -82,7 +86,8 @@ class Buckets:
     ) -> TokenBudgetSampler:
         """Return a sampler of batches with at most `max_tokens` tokens.
 
-        The keyword arguments `more` are passed to the sampler.
+        The argument `known` holds the lengths of the samples. The keyword arguments `more` are
+        passed to the sampler.
         """
         return TokenBudgetSampler(
             known, self.max_tokens or 0, order=order, seed=config.seed,
@@ -174,7 +179,7 @@ def makes_batches(dataset: Any) -> bool:
 def is_stream(dataset: Any) -> bool:
     """Return whether `dataset` is a stream: an iterable that is not map-style, or a function.
 
-    Raise `UsageError` for a class.
+    Raise `UsageError` if `dataset` is the class of a map-style dataset, and not an object.
     """
     by_number = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     if by_number and isinstance(dataset, type):
@@ -198,8 +203,12 @@ def _end(
     """Return what to do with the last `left` samples, which do not fill a global batch.
 
     The result is "drop", "partial" or "pad"; see `LoaderConfig.drop_last`. If `left` is None, the
-    number is unknown. The function also sets the attributes of `samples` for a `sample_mask`. It
-    collates the first sample that is not skipped if the result depends on the type of a batch.
+    number is unknown. The argument `own` says whether the dataset makes its batches itself. If it
+    does, and needs a `sample_mask` that it does not have, raise `UsageError`.
+
+    For any other dataset, the function also sets the attributes of `samples` that decide which
+    batches get a `sample_mask`. For several ranks it collates the first sample that is not in
+    `skip`, because the result depends on the type of a batch.
     """
     if config.drop_last:
         return "drop"
@@ -269,9 +278,10 @@ def _samples(
     identity: str | None,
     skip: list[int],
 ) -> tuple[SampleDataset, bool]:
-    """Return the dataset of batches, and whether reading samples is cheap.
+    """Return a dataset that makes batches of `dataset`, and whether reading samples is cheap.
 
-    Reading is cheap if no user code runs.
+    Reading is cheap if no user code runs. The result is `dataset` itself if it makes batches. Raise
+    `UsageError` if there is also a collate function.
     """
     collate = collate or config.collate_fn
     if makes_batches(dataset):
@@ -299,7 +309,7 @@ def _samples(
 def chosen_collate(dataset: Any, skip: list[int] | None = None) -> Collate:
     """Return a collate function for `dataset`: `Padded` for token ids, else `Default`.
 
-    The first sample that is not in `skip` decides.
+    The first sample that is not in `skip` decides. Raise `SampleError` if it cannot be read.
     """
     first = None
     number = _first(len(dataset), skip or []) if hasattr(dataset, "__len__") else None

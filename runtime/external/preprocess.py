@@ -91,7 +91,8 @@ class Preprocessing:
     def __call__(self, example: Any, where: str) -> Any:
         """Return the sample made from `example`.
 
-        Raise `PreprocessError` if a stage fails. The error calls the row `where`.
+        Raise `PreprocessError` if a stage fails; the error names the row by the text `where`. Raise
+        `StorageError` if the machine failed, for example because memory ran out.
         """
         stage = STAGES[0]
         try:
@@ -180,7 +181,8 @@ def _listed(values: list[Any]) -> Any:
 def _renamed(example: Any, mapping: Mapping[str, str]) -> dict[str, Any]:
     """Return a copy of `example` with columns renamed.
 
-    Raise `SampleError` if a column is missing, or if its new name is in use already.
+    Raise `SampleError` if `example` is no mapping, if a column is missing, or if its new name is in
+    use already.
     """
     if not isinstance(example, Mapping):
         raise SampleError(

@@ -34,9 +34,10 @@ def create_preprocessed_dataset(
 
     A Hugging Face `Dataset`, a torch dataset and a list are map-style. An `IterableDataset` of
     these libraries and a function that returns a new iterator each time are streams. If `streaming`
-    is True, map-style data becomes a stream too; if False, a stream raises `UsageError`. The
-    keyword arguments `options` belong to the class that is returned. An option of the other class
-    is ignored if its value is false, and raises `UsageError` otherwise.
+    is True, map-style data also becomes a stream. If it is False, a stream raises `UsageError`.
+
+    The keyword arguments `options` belong to the class that is returned. An option of the other
+    class is ignored if its value is false, and raises `UsageError` otherwise.
 
     >>> type(create_preprocessed_dataset([{"n": 1}])).__name__
     'PreprocessedDataset'

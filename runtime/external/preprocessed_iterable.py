@@ -139,7 +139,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         return int(self._skips.sum())
 
     def skips(self) -> dict[str, int]:
-        """Return the number of rows left out for each stage that failed, as ``{"engine": 3}``."""
+        """Return a dict from each stage that failed to the number of rows left out by it."""
         counts = self._skips.sum(0).tolist()
         return {stage: n for stage, n in zip(STAGES, counts, strict=True) if n}
 
@@ -193,9 +193,11 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
     ) -> Any:
         """Return the sample made from the raw `row`, or `SKIPPED` if it cannot be processed.
 
-        Random numbers depend on `seed`, or on the seed of the dataset if None. If `counted` is
-        False, a skipped row is not counted. The text `place` follows the row number in errors. If
-        `skip_errors` is False, raise `PreprocessError` in place of returning `SKIPPED`.
+        If the dataset was made with `skip_errors=False`, raise `PreprocessError` in place of
+        returning `SKIPPED`. Random numbers depend on `seed`, or on the seed of the dataset if
+        `seed` is None. If `counted` is False, a skipped row is not counted. The text `place`
+        follows the row number in errors. Raise `UsageError` for random numbers in a dataset that
+        was made without `draws`.
         """
         try:
             if self.draws:

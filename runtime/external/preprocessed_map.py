@@ -108,7 +108,7 @@ class PreprocessedDataset(Dataset[Any]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return a list of the samples with the numbers `indices`, which may be negative.
+        """Return a list of the samples `indices`; negative indices count from the end.
 
         Samples that are not in the cache are read in one call if the data allows it.
         """
@@ -127,7 +127,7 @@ class PreprocessedDataset(Dataset[Any]):
         return samples
 
     def select(self, indices: Iterable[int]) -> PreprocessedDataset:
-        """Return a dataset of the samples with the numbers `indices`, which has its own cache.
+        """Return a dataset of the samples `indices`, which has its own cache.
 
         >>> PreprocessedDataset(["a", "b", "c"]).select([2, -3])[1]
         'a'
@@ -145,9 +145,9 @@ class PreprocessedDataset(Dataset[Any]):
         self.cache.clear()
 
     def _rows(self, indices: Sequence[int]) -> list[int]:
-        """Return a list of row numbers in the data for these indices, which may be negative.
+        """Return a list of the row numbers in the data of the samples `indices`.
 
-        Raise `IndexError` for an index outside of the dataset.
+        Negative indices count from the end. Raise `IndexError` for an index outside of the dataset.
         """
         at = from_the_end(indices, len(self))
         check_samples(at, len(self))

@@ -38,9 +38,9 @@ class Part:
         return f"<dataprep.Part: {len(self):,} of {self._samples:,} samples>"
 
     def numbers(self, indices: Sequence[int] | Positions) -> Positions:
-        """Return the sample numbers in `whole` as int64; negative indices count from the end.
+        """Return the numbers in `whole` of the samples `indices`, as int64.
 
-        Raise `IndexError` for an index outside of the part.
+        Negative indices count from the end. Raise `IndexError` for an index outside of the part.
         """
         at = from_the_end(indices, len(self))
         check_samples(at, len(self))

@@ -72,9 +72,11 @@ class SeededDraws(Collated):
         return {**super().definition, "draws": True}
 
     def _unmarked(self, indices: Indices) -> Any:
-        """Return the batch of the samples with the numbers `indices`, without a `sample_mask`.
+        """Return the batch of the samples `indices`, without a `sample_mask`.
 
-        Outside of worker processes, the state of the global generators is restored afterwards.
+        The numbers in `indices` also contain the epoch. The global random generators are seeded by
+        the epoch and the sample before each sample is read. Outside of worker processes, the
+        generators afterwards get back the state that they had before the call.
         """
         numbers = sample_numbers(indices, len(self))
         # The epoch is in the sample numbers, as persistent workers are not told of a new one.
@@ -105,7 +107,10 @@ class _SeededRows:
 
 
 def _mixed(base: int, index: int) -> int:
-    """Return the 32-bit seed of sample `index`, computed with the finaliser of SplitMix64."""
+    """Return the 32-bit seed of sample `index` in an epoch, made with the finaliser of SplitMix64.
+
+    The argument `base` is a number that depends on the seed and the epoch.
+    """
     word = (base + index * GOLDEN) & _WORD
     word = ((word ^ (word >> 30)) * FIRST) & _WORD
     word = ((word ^ (word >> 27)) * SECOND) & _WORD
@@ -152,7 +157,7 @@ _NUMPY: Any = np.random  # untyped, as its type stubs lack `set_bit_generator`
 
 
 class DrawsWatch:
-    """Check of the random generators at the first use of a dataset in the main thread."""
+    """Check whether the first use of a dataset in the main thread uses random numbers."""
 
     def __init__(self) -> None:
         self._done = False

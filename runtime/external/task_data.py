@@ -65,7 +65,11 @@ _TOKEN_ROWS: _Content = ("rows of tokens", ("lm", "masked_lm"))
 
 
 def labels_for(split: Split) -> Labels:
-    """Return the value of the option `labels` for rows of `split` that serve a task."""
+    """Return the value of the option `labels` for rows of `split` that serve a task.
+
+    The value is ``"unshifted"``, except for groups of answers, which have no labels: for them it is
+    the default, ``"shifted"``.
+    """
     # Groups of answers have no labels, so the default stays.
     return "shifted" if row_kind(split) == "groups" else "unshifted"
 
@@ -169,9 +173,10 @@ def _parts(samples: Any) -> list[Any]:
 
 
 def _content(samples: Any) -> _Content | None:
-    """Return the content and the possible task types of `samples`, or None.
+    """Return a description of the content of `samples`, and the task types that it can serve.
 
-    None means that the dataset comes from another package.
+    Return None if the dataset comes from another package. A tuple of no task types means that no
+    task can use the data.
     """
     inner = samples.dataset if isinstance(samples, TransformedDataset) else samples
     first = _parts(inner)[0]
@@ -185,7 +190,7 @@ def _content(samples: Any) -> _Content | None:
 
 
 def check_masked_options(options: Mapping[str, Any]) -> None:
-    """Raise `UsageError` if `options` has more than the options of masking.
+    """Raise `UsageError` if a name in `options` is no option of masking.
 
     Options of padding, for example, do not apply because built rows are padded already.
     """
@@ -200,10 +205,10 @@ def check_masked_options(options: Mapping[str, Any]) -> None:
 def tokenized(data: Any, task: Any, tokenizer: Any, *, draws: bool | None) -> Any:
     """Return a dataset with `input_ids` in place of texts, or `data` itself if it has no texts.
 
-    The argument `data` has samples by number, at least one. The first sample decides whether they
-    are texts. Labels of the task are kept. For `draws` see `LoaderConfig`. If reading `data`
-    certainly uses no random numbers, all texts are read once, and empty texts are left out with a
-    warning.
+    The argument `data` is a map-style dataset with at least one sample. Its first sample decides
+    whether it has texts. Labels of the task are kept. For `draws` see `LoaderConfig`. If reading
+    `data` certainly uses no random numbers, all texts are read once, and empty texts are left out
+    with a warning.
     """
     with isolated():
         first = data[0]

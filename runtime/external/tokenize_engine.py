@@ -92,9 +92,10 @@ class TokenizeEngine:
             whole_number("max_length", self.max_length, 1)
 
     def process(self, example: Any) -> dict[str, Any]:
-        """Return a dict with `input_ids` and the fields of `keep`.
+        """Return a dict with the `input_ids` of the text in `example`, and the fields of `keep`.
 
-        Raise `SampleError` if a field is missing, the text is not a string, or it has no tokens.
+        The argument `example` is a mapping, or the text itself. Raise `SampleError` if a field is
+        missing, if the text is not a string, or if the tokenizer returns no ids for the text.
         """
         if isinstance(example, str):
             example = {self.field: example}
