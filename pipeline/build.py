@@ -42,7 +42,8 @@ def build(
 ) -> BuildReport[Manifest]:
     """Build the dataset of tokens that `options` describe, and return a report.
 
-    Raises the errors of `dataprep.formats.errors`. After an error, or if the process is killed, the
+    The function `progress` is called with snapshots of the build. Raise an error of
+    `dataprep.formats.errors` if the build fails. After an error, or if the process is killed, the
     same call resumes the build.
 
         >>> from pathlib import Path
@@ -58,8 +59,9 @@ def build_chat(
 ) -> BuildReport[Manifest]:
     """Build the dataset of conversations that `options` describe, and return a report.
 
-    Raises the errors of `dataprep.formats.errors`. After an error, or if the process is killed, the
-    same call resumes the build. Each conversation counts as a document in `progress`.
+    The function `progress` is called with snapshots of the build, in which each conversation counts
+    as a document. Raise an error of `dataprep.formats.errors` if the build fails. After an error,
+    or if the process is killed, the same call resumes the build.
 
         >>> options = ChatOptions(input="chat.jsonl", out="shards",
         ...                       template="chatml")                        # doctest: +SKIP
@@ -74,8 +76,9 @@ def build_embeddings(
 ) -> BuildReport[ArrayManifest]:
     """Build the dataset of embeddings that `options` describe, and return a report.
 
-    Raises the errors of `dataprep.formats.errors`. After an error, or if the process is killed, the
-    same call resumes the build. Each row counts as a document in `progress`.
+    The function `progress` is called with snapshots of the build, in which each row counts as a
+    document. Raise an error of `dataprep.formats.errors` if the build fails. After an error, or if
+    the process is killed, the same call resumes the build.
 
         >>> from dataprep import EmbeddingOptions
         >>> options = EmbeddingOptions(input="vectors.npy", out="shards")
@@ -91,10 +94,11 @@ def build_pairs(
 ) -> BuildReport[ArrayManifest]:  # fmt: skip
     """Build the dataset of pairs that `options` describe, and return a report.
 
-    `encoder` is a callable that computes the vectors which are not given in files. If it is given,
+    The callable `encoder` computes the vectors that are not given in files. If it is given,
     ``options.encoder`` must be a name for it; otherwise ``options.encoder`` names a
-    sentence-transformers model. Raises the errors of `dataprep.formats.errors`. After an error, or
-    if the process is killed, the same call resumes the build.
+    sentence-transformers model. The function `progress` is called with snapshots of the build.
+    Raise an error of `dataprep.formats.errors` if the build fails. After an error, or if the
+    process is killed, the same call resumes the build.
 
         >>> from dataprep import PairOptions
         >>> options = PairOptions(input="pairs.csv", out="pairs", encoder="all-MiniLM-L6-v2")
@@ -118,7 +122,8 @@ def _pair_kind(options: PairOptions, encoder: Encoder | None) -> PairKind:
 def estimate(options: BuildOptions) -> TokenEstimate:
     """Return an estimate of the build, made from a sample of the inputs. Nothing is written.
 
-    Raises the errors that a build raises before its first unit, including errors about `out`.
+    Raise the errors that a build raises before it processes the inputs, including errors about the
+    output directory.
     """
     found: TokenEstimate = run_estimate(kind_named("tokens"), options)  # type: ignore[assignment]
     return found
@@ -127,8 +132,8 @@ def estimate(options: BuildOptions) -> TokenEstimate:
 def estimate_chat(options: ChatOptions) -> ChatEstimate:
     """Return an estimate of the build, with lengths of conversations, made from a sample.
 
-    Nothing is written. Raises the errors that a build raises before its first unit, including
-    errors about `out`.
+    Nothing is written. Raise the errors that a build raises before it processes the inputs,
+    including errors about the output directory.
     """
     found: ChatEstimate = run_estimate(kind_named("chat"), options)  # type: ignore[assignment]
     return found
@@ -137,7 +142,8 @@ def estimate_chat(options: ChatOptions) -> ChatEstimate:
 def estimate_embeddings(options: EmbeddingOptions) -> EmbeddingEstimate:
     """Return an estimate of the build, made from a sample of the inputs. Nothing is written.
 
-    Raises the errors that a build raises before its first unit, including errors about `out`.
+    Raise the errors that a build raises before it processes the inputs, including errors about the
+    output directory.
     """
     found: EmbeddingEstimate = run_estimate(kind_named("embeddings"), options)  # type: ignore[assignment]
     return found
@@ -146,7 +152,8 @@ def estimate_embeddings(options: EmbeddingOptions) -> EmbeddingEstimate:
 def estimate_pairs(options: PairOptions, *, encoder: Encoder | None = None) -> PairEstimate:
     """Return an estimate of the build, made after reading the tables. Nothing is written.
 
-    Raises the errors that a build raises before its first unit, including errors about `out`.
+    The callable `encoder` is described at `build_pairs`. Raise the errors that a build raises until
+    the tables are read, including errors about the output directory.
     """
     found: PairEstimate = run_estimate(_pair_kind(options, encoder), options)  # type: ignore[assignment]
     return found

@@ -1,9 +1,10 @@
 """Interface that each kind of build implements, and the registry of kinds by name.
 
-A kind surveys the inputs, prepares a plan, opens tasks that process its units in any process, and
-assembles the dataset from their results. Locks, resuming, workers, disk space, publishing and
-reports are the same for all kinds; they are implemented in `run`. `dataprep.testing` has a suite of
-checks for a new kind.
+There is a kind for each sort of dataset: tokens, conversations, embeddings, pairs. A kind surveys
+the inputs, prepares a plan, opens tasks that process the units of the plan (parts of the inputs) in
+any process, and assembles the dataset from their results. Locks, resuming, workers, disk space,
+publishing and reports are the same for all kinds; they are implemented in `run`. `dataprep.testing`
+has a suite of checks for a new kind.
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ Q = TypeVar("Q", bound=Prepared)
 
 
 class Kind(TaskKind, Protocol[O_contra, Q, M]):
-    """Kind of build. Every build uses a new instance.
+    """A kind of build, such as builds of tokens. Every build uses a new instance.
 
     Subclasses inherit `check`, `libraries` and `answer`, and define all other members.
     """
@@ -198,7 +199,7 @@ class Kind(TaskKind, Protocol[O_contra, Q, M]):
     def load_manifest(self, out: Path) -> M:
         """Return the manifest of the dataset in `out`.
 
-        Raises `UsageError` if the dataset is of another kind.
+        Raise `UsageError` if the dataset was built with a different kind.
         """
 
     def survey(self, options: O_contra) -> Survey:
@@ -214,17 +215,23 @@ class Kind(TaskKind, Protocol[O_contra, Q, M]):
         """Return how `existing` differs from the dataset to be built, or None if it does not."""
 
     def estimate(self, prepared: Q, *, details: bool = False) -> Estimate:
-        """Return an estimate of the build. With `details` (for a user), it may take seconds."""
+        """Return an estimate of the build.
+
+        If `details` is true, the estimate is shown to the user and may take seconds.
+        """
 
     def check(self, prepared: Q) -> None:
         """Make the checks that can run while workers process the first units.
 
-        Raises `PlanRefused` to have the build prepared again, or an error that ends it.
+        Raise `PlanRefused` to have the build prepared again, or an error that ends it.
         """
         return None  # noqa: RET501 (an empty body would be abstract)
 
     def assemble(self, prepared: Q, results: list[Any], workplace: Workplace) -> Assembled:
-        """Write the dataset, from the results of all units, durably to a scratch directory."""
+        """Write the dataset, made from the `results` of all units, to a scratch directory.
+
+        All files must be on stable storage when this method returns.
+        """
 
     def content(self, out: Path, manifest: M) -> dict[str, Any]:
         """Return the fields that describe the dataset in `out` in the output of ``--json``."""

@@ -71,46 +71,49 @@ class BuildOptions:
     """Files, folders, globs, or ``hf:NAME`` for a dataset of the Hugging Face hub; one string or
     path, or a sequence of them."""
     out: Path
-    """Directory to make, a path or a string. If it exists, it must be empty or hold the same build,
-    unless `overwrite` is set."""
+    """Directory to create, a path or a string. If it exists, it must be empty or hold the same
+    dataset, unless `overwrite` is set."""
     format: InputFormat | None = None
-    """None: from each file's name."""
+    """Format of all inputs. None: by the name of each file."""
     field: str = "text"
-    """Field that holds the text in JSONL, Parquet and HF records; ``a.b`` is field b of the object
-    a, unless a field is named ``a.b``."""
+    """Field that holds the text in JSONL, Parquet and HF records. ``a.b`` is field b of the object
+    a, unless there is a field named ``a.b``."""
     document: DocumentUnit = "file"
-    """Part of a plain text file that is one document; a block ends at a blank line."""
+    """What is one document in a plain text file. A block ends at a blank line."""
     hf_config: str | None = None
-    """Configuration of a hub dataset."""
+    """Configuration of a dataset of the Hugging Face hub."""
     hf_split: str | None = None
-    """Split of an HF dataset; required if it has several."""
+    """Split of an HF dataset. Required if the dataset has several splits."""
     tokenizer: str | None = None
-    """None: the built-in one. Otherwise a tokenizer.json, a folder, a hub repository,
-    ``tiktoken:NAME``, a .tiktoken rank file, or a sentencepiece .model; a string or a path."""
+    """A tokenizer.json, a folder, a hub repository, ``tiktoken:NAME``, a .tiktoken rank file, or a
+    sentencepiece .model, as a string or a path. None: the built-in tokenizer."""
     engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
     """auto: gigatoken where it gives the same ids as tokenizers, otherwise tokenizers."""
     split: str = DEFAULT_SPLIT
-    """NAME=RATIO,... adding up to 1; with `split_mode` count also NAME=COUNT and NAME=rest."""
+    """Splits as NAME=RATIO,... with ratios that add up to 1. With `split_mode` count, a size may
+    also be given as NAME=COUNT or NAME=rest."""
     split_mode: Literal["ratio", "count"] = "ratio"
     """ratio: the hash of a document alone decides its split. count: splits have exact sizes."""
     split_key: str | None = None
-    """The field whose value decides the split; None: the text."""
+    """Field whose value decides the split of a document. None: the text decides."""
     bos: str = AUTO
-    """Token before each document. auto: as the tokenizer's template has it; none; or its text."""
+    """Token before each document: none, the text of a token, or auto (as in the template of the
+    tokenizer)."""
     eos: str = AUTO
-    """Token after each document. auto: the tokenizer's end-of-text token; none; or its text."""
+    """Token after each document: none, the text of a token, or auto (the tokenizer's end-of-text
+    token)."""
     special_text: Literal["literal", "parse"] = "literal"
-    """Whether text that spells a special token stays text or becomes the token."""
+    """Whether text that looks like a special token stays text or becomes the token."""
     on_error: Literal["error", "skip"] = "error"
     """error: a bad record stops the build. skip: it is written to rejects.jsonl."""
     max_rejects: int | None = None
-    """With `on_error` skip: more rejects than this stop the build. None: no limit."""
+    """Maximum number of rejected records with `on_error` skip. None: no limit."""
     excerpts: bool = True
-    """Whether rejects.jsonl quotes records; if not, its `detail` is empty and `excerpt` null."""
+    """Whether rejects.jsonl quotes records. If not, `detail` is empty there and `excerpt` null."""
     seed: int = 0
     """Seed of the hash that assigns splits."""
     workers: int | None = None
-    """Worker processes; None: one per available core. Never changes the output."""
+    """Number of worker processes. None: one per available core. It never changes the output."""
     overwrite: bool = False
     """Whether to replace a finished dataset in `out`."""
 
@@ -147,7 +150,7 @@ class _Common(Protocol):
 
 
 def stored_excerpts(excerpts: bool) -> dict[str, Any]:
-    """Return the config.json entry of the option `excerpts`: an empty dict for True."""
+    """Return the config.json entries for the option `excerpts`: none (an empty dict) for True."""
     return {} if excerpts else {"excerpts": False}
 
 
@@ -157,11 +160,11 @@ def different_reject_options(
     rejected: Collection[str],
     forgiven: frozenset[str] = frozenset(),
 ) -> list[str]:
-    """Return the names of the options that would treat rejected records in another way.
+    """Return the names of the options by which a build would treat rejected records differently.
 
-    The stored options of a new build are `asked`, and those of a finished dataset are `existing`.
-    `rejected` has the reasons why records were left out of that dataset. Records rejected for a
-    reason in `forgiven` make no difference, because every build leaves them out.
+    The stored options of the build are `asked`, and those of a finished dataset are `existing`.
+    `rejected` contains the reasons why records were left out of that dataset. Records rejected
+    for a reason in `forgiven` make no difference, because every build leaves them out.
     """
     different = []
     if asked["on_error"] == "error" and not forgiven.issuperset(rejected):
@@ -189,7 +192,7 @@ def parse_split(text: str, mode: str) -> dict[str, float | int | None]:
 
     In the mode "ratio" every value is a float, and all add up to 1. In the mode "count" a value is
     an exact number of documents (int), a ratio of all documents (float), or None for ``rest``,
-    which may occur once. Raises `UsageError` for any other text.
+    which may occur once. Raise `UsageError` for any other text.
 
     >>> parse_split("train=0.9,val=0.1", "ratio")
     {'train': 0.9, 'val': 0.1}
@@ -258,7 +261,7 @@ def _count_ratios(shares: dict[str, float | int | None]) -> int:
 def as_paths(value: object) -> tuple[str, ...]:
     """Return `value` (a path, or a sequence of paths) as a tuple of strings.
 
-    Raises `UsageError` for any other value, and for an address such as ``s3://bucket``.
+    Raise `UsageError` for any other value, and for an address such as ``s3://bucket``.
     """
     parts = (value,) if isinstance(value, str | PathLike) else value
     if not isinstance(parts, Sequence):
@@ -273,7 +276,7 @@ def as_paths(value: object) -> tuple[str, ...]:
 
 
 def as_text(options: DataclassInstance, *names: str) -> None:
-    """Convert, in place, each of the fields `names` that holds a path to a string."""
+    """Convert each of the fields `names` of `options` that contains a path object to a string."""
     for name in names:
         if isinstance(value := getattr(options, name), PathLike):
             object.__setattr__(options, name, fspath(value))
@@ -282,7 +285,7 @@ def as_text(options: DataclassInstance, *names: str) -> None:
 def as_assignments(value: object, where: str) -> tuple[str, ...]:
     """Return a tuple of assignments "NAME=FIELD" from a string, a sequence or a mapping.
 
-    Raises `UsageError`, naming the argument `where`, for any other value.
+    Raise `UsageError`, naming the argument `where`, for any other value.
 
     >>> as_assignments({"messages": "dialog"}, "--columns")
     ('messages=dialog',)

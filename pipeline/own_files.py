@@ -52,7 +52,7 @@ def require_own(path: Path) -> None:
     """Raise `StorageError` unless `path` is a real directory that belongs to this user.
 
     It may also belong to the owner of the parent directory, who could replace `path` anyway. So
-    file systems that show one owner for everything can be used, too.
+    file systems that show one owner for everything can also be used.
     """
     found = path.lstat()
     trusted = (os.geteuid(), path.parent.stat().st_uid)
@@ -65,8 +65,8 @@ def require_own(path: Path) -> None:
 def open_own_file(path: Path, *, create: bool) -> int | None:
     """Open the regular file `path` for reading and writing, and return its descriptor.
 
-    Returns None if the file is missing and `create` is False. Raises `StorageError` for a link, a
-    pipe or a device.
+    Return None if the file is missing and `create` is False. Raise `StorageError` for a link, a
+    pipe, a device, or any other failure.
     """
     with storage_errors(path):
         try:
@@ -86,7 +86,7 @@ def open_own_file(path: Path, *, create: bool) -> int | None:
 def open_for_reading(path: Path) -> io.FileIO:
     """Open the regular file `path` and return an unbuffered binary stream.
 
-    Raises OSError as `Path.open` does. Raises `StorageError` for a link, a pipe or a device,
+    Raise OSError as `Path.open` does. Raise `StorageError` for a link, a pipe or a device,
     without blocking on it.
     """
     try:
@@ -115,7 +115,7 @@ def seal(data: bytes) -> bytes:
 def unseal(sealed: bytes) -> bytes:
     """Return the data inside `sealed`, a result of `seal`.
 
-    Raises ValueError if any byte has changed.
+    Raise ValueError if any byte has changed.
 
     >>> unseal(seal(b"{}"))
     b'{}'

@@ -85,8 +85,8 @@ class StageClock:
 class Profile:
     """Seconds that the parts of one build took.
 
-    `prepare`, `units` and `commit` are consecutive spans of wall-clock time. `stages` has sums over
-    all workers.
+    The attributes `prepare`, `units` and `commit` are consecutive periods of wall-clock time. The
+    attribute `stages` contains sums over all workers.
     """
 
     prepare: float = 0.0
@@ -95,7 +95,7 @@ class Profile:
     stages: dict[str, float] = field(default_factory=dict)
 
     def add(self, stages: Mapping[str, float]) -> None:
-        """Add `stages`, the seconds that a worker needed for each stage of a unit."""
+        """Add `stages` (the seconds that a worker needed for each stage of a unit) to the sums."""
         for name, seconds in stages.items():
             self.stages[name] = self.stages.get(name, 0.0) + seconds
 

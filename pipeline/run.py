@@ -79,11 +79,11 @@ _BUILT = "this dataset is built already: a build would check that it is there, a
 def run_build(
     kind: Kind[O, Q, M], options: O, *, progress: ProgressCallback | None = None
 ) -> BuildReport[M]:
-    """Build the dataset that `options` describe, and return a report.
+    """Build the dataset that `options` describe with `kind`, and return a report.
 
-    If `out` already holds this dataset, it is reused. Raises the errors of
-    `dataprep.formats.errors`. After an error, or if the process is killed, the same call resumes
-    the build.
+    If the output directory already holds this dataset, it is reused, unless the option `overwrite`
+    is set. Raise an error of `dataprep.formats.errors` if the build fails. After an error, or if
+    the process is killed, the same call resumes the build.
     """
     started = time.perf_counter()
     options = replace(options, out=output_dir.resolve(options.out))
@@ -116,9 +116,10 @@ def run_build(
 
 @reading_apart()
 def run_estimate(kind: Kind[O, Q, M], options: O) -> Estimate:
-    """Return the kind's estimate of a build. Nothing is written.
+    """Return the estimate that `kind` makes of a build. Nothing is written.
 
-    Raises the errors that a build raises before its first unit, including errors about `out`.
+    Raise the errors that a build raises before it processes the inputs, including errors about the
+    output directory.
     """
     options = replace(options, out=output_dir.resolve(options.out))
     existing = output_dir.check(options.out, kind.load_manifest, overwrite=options.overwrite)
@@ -136,7 +137,8 @@ def run_estimate(kind: Kind[O, Q, M], options: O) -> Estimate:
 def check_disk(estimate: Estimate, out: Path, *, already: int = 0) -> None:
     """Raise `StorageError` if the disk of `out` has too little free space for a build.
 
-    The argument `already` is the number of bytes that an earlier run has written.
+    The needed space is the peak of `estimate`, less the `already` bytes that an earlier run has
+    written.
     """
     needed = max(0, estimate.peak_disk_bytes - already)
     if needed > estimate.free_bytes:
@@ -150,10 +152,9 @@ def check_disk(estimate: Estimate, out: Path, *, already: int = 0) -> None:
 def _reuse(kind: Kind[O, Q, M], prepared: Q, existing: M, started: float) -> BuildReport[M]:
     """Return the report for the finished dataset in the output directory.
 
-    The argument `existing` is the manifest of this dataset.
-
-    Raises `UsageError` if the dataset differs from what would be built, `IntegrityError` if a file
-    is missing or has the wrong size, and `BusyError` if another build of the directory is running.
+    The argument `existing` is the manifest of this dataset. Raise `UsageError` if the dataset
+    differs from what would be built, `IntegrityError` if a file is missing or has the wrong size,
+    and `BusyError` if another build of the directory is running.
     """
     out: Path = prepared.options.out
     staging = Staging(out, prepared.plan.key)
@@ -173,7 +174,7 @@ def _reuse(kind: Kind[O, Q, M], prepared: Q, existing: M, started: float) -> Bui
 
 
 class _Build:
-    """The part of a build from its plan to the published dataset."""
+    """Execution of a planned build: units, assembly and publishing."""
 
     def __init__(
         self,
@@ -254,8 +255,8 @@ class _Build:
     def _in_staging(self) -> Iterator[None]:
         """Create the staging directory, and hold its lock during the block.
 
-        If the block fails, the directory is cleaned up. Raises `BusyError` if another build of the
-        same output is running or has just published it.
+        If the block fails, the directory is cleaned up. Raise `BusyError` if another build of the
+        same output directory is running or has just published its dataset.
         """
         self._staging.create()
         with self._staging.locked(), self._cleaned_up():
@@ -267,7 +268,10 @@ class _Build:
 
     @contextlib.contextmanager
     def _cleaned_up(self) -> Iterator[None]:
-        """After a failure in the block, keep the staging directory only if it holds useful work."""
+        """If the block fails, remove the staging directory unless it holds useful work.
+
+        The error is raised again. It becomes a `BusyError` if another build was the cause.
+        """
         try:
             yield
         except BusyError:
@@ -291,7 +295,8 @@ class _Build:
     def _overtaken(self) -> BusyError | None:
         """Return a `BusyError` if another build has published `out` or removed the staging.
 
-        Otherwise return None. Another build can do so only on file systems without locks.
+        The staging is the directory of unfinished work. Return None if neither has happened.
+        Another build can do this only on file systems without locks.
         """
         if self._own and mark_of(self._out)[:-1] == self._own[:-1]:
             return None  # this build has published `out`: what failed came after
@@ -334,7 +339,10 @@ class _Build:
         return executor, min(executor.count, len(left))
 
     def _check(self) -> None:
-        """Make the checks of `Kind.check`. If they fail, mark all finished units as useless."""
+        """Make the checks of `Kind.check`.
+
+        If they raise an error, mark all finished units as useless, so that they are removed.
+        """
         try:
             self._kind.check(self._prepared)
         except (DataprepError, PlanRefused):
@@ -364,9 +372,10 @@ class _Build:
             raise
 
     def _publish(self, root: Path, recipe_id: str) -> None:
-        """Rename the finished directory `root` to `out`, replacing a dataset to be overwritten.
+        """Rename the finished directory `root` to the output directory of the build.
 
-        Raises `BusyError` if another build has published a dataset in `out` meanwhile.
+        With the option `overwrite`, a dataset there is replaced. Raise `BusyError` if another build
+        has published a dataset there meanwhile.
         """
         try:
             output_dir.refuse_newer(self._out, self._seen)
@@ -381,7 +390,10 @@ class _Build:
             raise
 
     def _other_builds(self) -> tuple[str, ...]:
-        """Return a note about other unfinished builds of `out`, if there are any, in a tuple."""
+        """Return a tuple with a note about other unfinished builds of the output directory.
+
+        It is empty if there are none.
+        """
         found = leftovers(self._out, self._staging.key)
         if not found:
             return ()
@@ -394,7 +406,7 @@ class _Build:
 
     @contextlib.contextmanager
     def _space_in_errors(self) -> Iterator[None]:
-        """Add to a "no space" error in the block the number of bytes that the build still needs.
+        """If the block runs out of disk space, add to the error how many bytes are still needed.
 
         The estimate at the start said that the space was enough. Since then another program has
         filled the disk, or the sample was not typical. Bytes in the staging directory are not
@@ -430,7 +442,7 @@ def used_bytes(folder: Path) -> int:
 class _Units:
     """Progress of the units of a build: finished units, totals of all units, and failures.
 
-    `stage` is the name of the current work in progress reports.
+    The argument `stage` is the name of the current work in progress reports.
     """
 
     def __init__(
@@ -472,8 +484,7 @@ class _Units:
     def note(self, event: Event) -> None:
         """Update the progress from an event of a worker.
 
-        Raises the error that ends the build if a unit has failed and all units before it are
-        finished.
+        Raise the error of the first failed unit, as soon as all units before it are finished.
         """
         if event.done is not None:
             self._add(event.unit, event.done)
@@ -488,8 +499,8 @@ class _Units:
     def _add(self, unit: int, done: Done) -> None:
         """Replace the counts of `unit` by `done`, and report progress.
 
-        A unit that is tried again starts from 0. Raises `InputError` if more records are rejected
-        than the limit allows.
+        The counts of a unit that is tried again start from 0. Raise `InputError` if more records
+        are rejected than the limit allows.
         """
         before = self._done.get(unit, Done(0, 0, 0, 0))
         self._done[unit] = done
@@ -511,9 +522,9 @@ class _Units:
             )  # fmt: skip
 
     def _stop_at_first_failure(self) -> None:
-        """Raise the error of the first failed unit, once all units before it are finished.
+        """Raise the error of the first failed unit, if all units before it are finished.
 
-        So the same bad record is reported for any number of workers.
+        Because of this order, the same bad record is reported for any number of workers.
         """
         if self._failures:
             first = min(self._failures)
@@ -521,9 +532,10 @@ class _Units:
                 raise self._failures[first]
 
     def tell(self, stage: str, done: int = 0, total: int = 0) -> None:
-        """Report progress.
+        """Report progress in the stage `stage`.
 
-        If the stage has parts, `done` of `total` are finished; 0 means that it has none.
+        If the stage has parts, `done` of `total` parts are finished. A `total` of 0 means that the
+        stage has no parts.
         """
         if self._progress is not None:
             self._progress(

@@ -63,7 +63,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextSource:
-    """Texts and their tokenizer. The fields mean the same as in `BuildOptions`."""
+    """Texts and their tokenizer. The fields have the same meaning as in `BuildOptions`."""
 
     path: tuple[str, ...]
     is_jsonl: bool | None = None
@@ -99,8 +99,8 @@ class TextSource:
 def cached_texts(source: TextSource, cache: Path) -> Dataset:
     """Return the dataset of `source` from the folder `cache`. If it is missing, it is built.
 
-    Its only split is `SPLIT`. Warns about records that were left out and about blank lines in
-    JSONL, with their line numbers. Raises the errors of `build`.
+    The only split of the dataset is `SPLIT`. Warn about records that were left out and about blank
+    lines in JSONL, with their line numbers. Raise the errors of `build`.
     """
     create_directory(cache, parents=True, exist_ok=True)
     options = source.options(cache / "-")
@@ -147,9 +147,9 @@ def _cached(options: BuildOptions, cache: Path, sources: list[Source]) -> Datase
 
 
 def _open_or_build(options: BuildOptions) -> Dataset:
-    """Return the dataset ``options.out``. If it is missing or damaged, it is built first.
+    """Return the dataset in ``options.out``. If it is missing or damaged, it is built first.
 
-    If another process is building it, wait for at most an hour, and then check the result. Raises
+    If another process is building it, wait for at most an hour, and then check the result. Raise
     `BusyError` after that time.
     """
     deadline = time.monotonic() + _WAIT_S
@@ -172,9 +172,9 @@ def _digest(*parts: Any) -> str:
 
 
 def _store_tokenizer(source: TextSource, data: bytes, cache: Path) -> Path:
-    """Return the folder in `cache` that holds the tokenizer `data` and its roles.
+    """Return the folder in `cache` that holds the tokenizer `data` and the roles of `source`.
 
-    If the folder is missing or has another content, it is written.
+    If the folder is missing or has different content, it is written.
     """
     digest = _digest(hashlib.sha256(data).hexdigest(), dict(source.roles))
     folder = cache / "tokenizers" / digest
@@ -216,7 +216,7 @@ def _ids_as_text(
     """Write the token ids of each document as text to a JSONL file in `folder`.
 
     Also write there a tokenizer for which each number is one token. Return the options of a build
-    that uses both files.
+    that uses both files. Raise `InputError` if the function `encode` fails for a document.
     """
     _refuse_specials(source)
     largest, lines, left_out = source.vocab_size - 1, folder / "ids.jsonl", []
@@ -281,7 +281,11 @@ def _stand_in(size: int) -> bytes:
 def _documents(
     options: BuildOptions, sources: list[Source]
 ) -> Iterator[tuple[str | None, InputError | None]]:
-    """Yield (text, None) for each usable document, and (None, error) for each bad record."""
+    """Yield (text, None) for each usable document, and (None, error) for each bad record.
+
+    If `options.on_error` is ``"error"``, raise the error of the first bad record instead. At the
+    end, warn about blank lines in JSONL.
+    """
     read = ReadOptions(
         field=options.field, document=options.document, split_key=None, hf_config=None,
         hf_split=None,
@@ -322,9 +326,9 @@ def _warn_of(first: Sequence[InputError | None], count: int) -> None:
 
 
 def _report_blank(count: int, sources: list[Source]) -> None:
-    """Warn about blank lines, if all inputs are JSONL.
+    """Warn about `count` blank lines, with the positions of the first, if all inputs are JSONL.
 
-    In plain text, blank lines separate documents.
+    In plain text, blank lines separate documents, so there is no warning.
     """
     if not count or any(source.format != "jsonl" for source in sources):
         return

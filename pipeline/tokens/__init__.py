@@ -1,1 +1,1 @@
-"""Builds of texts into shards of tokens. `chat` uses most of these modules, too."""
+"""Builds of texts into shards of tokens. The package `chat` also uses most of these modules."""

@@ -2,7 +2,7 @@
 
 Large pieces become shards by hard link, and small pieces are joined. The manifest is written last,
 and everything is forced to stable storage. Then `pipeline/run.py` publishes the dataset by one
-rename; before it, nothing outside the staging directory changes. The files depend only on the plan
+rename. Until then, nothing outside the staging directory changes. The files depend only on the plan
 and the results of the units.
 """
 
@@ -62,9 +62,9 @@ INDEX_DOCUMENTS = 1 << 28
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenAssembler:
-    """Writer of a dataset of tokens, from the results of its units.
+    """Writer of a dataset of tokens, from the results of the units of a build.
 
-    `table_fingerprints` has the fingerprints of inputs that are tables, by the number of the input.
+    The field `table_fingerprints` maps the index of each input that is a table to its fingerprint.
     """
 
     plan: Plan[TokenPayload]
@@ -249,7 +249,10 @@ def _content_id(placed: Sequence[PlacedPiece], dtype: str) -> str:
 
 
 def unknown_notes(splits: Mapping[str, SplitEntry], unknown: int) -> Iterator[str]:
-    """Yield a note if `unknown`, the number of unknown tokens, is over 1 % of all tokens."""
+    """Yield a note if more than 1 % of the tokens of `splits` are unknown tokens.
+
+    The argument `unknown` is the number of unknown tokens.
+    """
     tokens = sum(split.tokens for split in splits.values())
     if unknown > _UNKNOWN_SHARE * tokens:
         yield (

@@ -37,7 +37,7 @@ _STORE_RATE = 500e6  # bytes per second and worker, hashed and written
 class TokenEstimate:
     """Estimate of a build of tokens, from a sample of its inputs.
 
-    Sizes are in bytes. `seconds` is the time with the given number of workers.
+    Sizes are in bytes. The field `seconds` is the time with the given number of workers.
     """
 
     inputs: int
@@ -69,7 +69,7 @@ class TokenEstimate:
 def estimate(prepared: TokenPrepared, *, mask: bool = False) -> TokenEstimate:
     """Return an estimate of the build, extrapolated from its sample.
 
-    With a loss `mask`, each token needs one more byte.
+    If `mask` is true, one byte per token is added for the loss mask.
     """
     plan, sample, options = prepared.plan, prepared.sample, prepared.options
     encoding = plan.payload.encoding
@@ -122,7 +122,7 @@ def estimate(prepared: TokenPrepared, *, mask: bool = False) -> TokenEstimate:
 
 
 def _parts(shares: dict[str, float | int | None], documents: int) -> list[float]:
-    """Return the fraction of `documents` in each split, from 0 to 1.
+    """Return the fraction of `documents` in each split of `shares`, from 0 to 1.
 
     The fractions are in the order of `ordered_names`.
     """
@@ -135,7 +135,8 @@ def _peak_bytes(
 ) -> int:
     """Return the number of bytes in use just before publishing.
 
-    The argument `tokens` is the size of all token ids in bytes.
+    The argument `tokens` is the size of all token ids in bytes, `parts` contains the fraction of
+    documents in each split, and `exact` says whether splits have exact sizes.
     """
     pieces = [part * tokens / max(1, units) for part in parts]
     small = max(JOIN_BELOW_BYTES, max(pieces) / SMALL_PART)

@@ -45,20 +45,20 @@ _ANSWER = msgspec.json.Decoder(_Answer)
 
 
 class EarlyTokenizer:
-    """Tokenizer that worker processes load while the coordinator still plans the build."""
+    """Tokenizer that worker processes load early, while the coordinator still plans the build."""
 
     def __init__(self, workers: Processes) -> None:
         self._workers = workers
 
     def load(self, engine_json: bytes) -> None:
-        """Let the workers load the tokenizer `engine_json`, and then prepare for units."""
+        """Tell the workers to load the tokenizer `engine_json`, and then to prepare for units."""
         self._workers.load(_encoded(Load(msgspec.Raw(engine_json))), _encoded(Ready()))
 
     def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
         """Return the ids and offsets of `texts`, as computed by a worker.
 
-        If encoding fails, return the reason as a string. If there is no worker, or it ran out of
-        memory, return None.
+        If encoding fails, return the reason as a string. If there is no worker, or the worker has
+        failed, return None.
         """
         data = self._workers.ask_first(_encoded(Encode([text.decode() for text in texts])))
         found = None if data is None else _ANSWER.decode(data)
@@ -73,7 +73,10 @@ def _encoded(request: Request) -> bytes:
 
 
 def sample_bytes(context: Context) -> int:
-    """Return the number of bytes of text to sample at each of eight positions of the input."""
+    """Return the number of bytes of text to sample at each of eight positions of the input.
+
+    An estimate for the user reads a larger sample than a build.
+    """
     return ESTIMATE_SAMPLE_BYTES if context.estimate else SAMPLE_BYTES
 
 
@@ -99,7 +102,7 @@ class TokenBuild(TokenTasks, Generic[P]):
     def check(self, prepared: P) -> None:
         """Load tokenizer.json in the same way as users will, and compare the engine with it.
 
-        Raises `PlanRefused` if the engine gives other ids.
+        Raise `PlanRefused` if the engine gives different ids than this tokenizer.
         """
         options = prepared.options
         with naming(options.tokenizer):
@@ -111,9 +114,9 @@ class TokenBuild(TokenTasks, Generic[P]):
         self._tokenizer = loaded
 
     def chat_entry(self, prepared: P) -> tuple[ChatEntry, bytes] | None:
-        """Return the manifest's entry about conversations and the chat template, or None for texts.
+        """Return the manifest's entry about conversations and the chat template.
 
-        All counts in the entry are still 0.
+        All counts in the entry are still 0. Return None for a build of texts.
         """
         return None
 
@@ -188,9 +191,10 @@ class TokenKind(TokenBuild[TokenPrepared]):
 
 
 def _first_ids(dataset: Dataset, split: SplitEntry) -> npt.NDArray[Any]:
-    """Return at most 100 ids, the first ids of the split's first document.
+    """Return the first ids of the first document of `split`, at most 100.
 
-    They are read and not mapped, so that a bad disk block raises an error and no signal.
+    The file is read, not memory-mapped, so that a bad disk block raises an error instead of ending
+    the process with a signal.
     """
     shard = next(shard for shard in split.shards if shard.documents)
     docs = npy.read_array(dataset.path / shard.docs, "<u8", (shard.documents + 1,))

@@ -13,7 +13,7 @@ __all__ = ["TokenPayload"]
 
 
 class TokenPayload(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that plans of texts and of conversations have in addition to other plans."""
+    """The fields that plans of texts and of conversations have and other plans lack."""
 
     read: ReadOptions
     encoding: EncodingSettings

@@ -72,7 +72,7 @@ _DEFAULTS = {field.name: field.default for field in fields(BuildOptions)}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenSurvey(Survey):
-    """The inputs of a build of tokens, and the options for reading them."""
+    """The inputs of a build of tokens, with the options for reading them."""
 
     read: ReadOptions
 
@@ -173,7 +173,7 @@ def _open_here(
 
 
 def ready_encoder(plan: Plan[TokenPayload], encoder: Encoder, engine_json: bytes) -> Encoder:
-    """Return `encoder`, or a newly loaded encoder if `encoder` only stores answers of workers."""
+    """Return `encoder`, or load a new encoder if `encoder` only stores answers of workers."""
     if isinstance(encoder, PreEncoded):
         return make_encoder(plan.payload.encoding.engine, engine_json)
     return encoder
@@ -188,15 +188,16 @@ def files_of(source: TokenizerSource, engine_json: bytes) -> dict[str, bytes]:
 
 
 def synced(splitting: Splitting) -> tuple[str, int] | None:
-    """Return which files of units become shards by hard link; see `Prepared.synced`.
+    """Return the glob pattern and minimum size of the unit files that become shards by hard link.
 
-    Return None for splits of exact sizes, because all their documents are copied.
+    See `Prepared.synced`. Return None for splits of exact sizes, because all their documents are
+    copied.
     """
     return ("*.tokens", shards.JOIN_BELOW_BYTES) if splitting.ends else None
 
 
 def gate_texts(probes: Sequence[str], sample: Sample) -> list[bytes]:
-    """Return the texts on which engines are compared: probes, and excerpts of the sample."""
+    """Return the texts on which engines are compared: `probes`, and excerpts of `sample`."""
     texts = [*probes, *sample.excerpts(_GATE_TEXTS, _GATE_CHARACTERS)]
     return [text.encode() for text in texts]
 
@@ -223,7 +224,10 @@ def _check_fields(options: BuildOptions, sources: Sequence[Source]) -> None:
 
 
 def check_sources(sources: Sequence[Source], remedy: str) -> None:
-    """Raise `UsageError` for over two million inputs, whose list would need too much memory."""
+    """Raise `UsageError` for over two million inputs, whose list would need too much memory.
+
+    The text `remedy` is the advice in the error.
+    """
     if len(sources) > _MAX_SOURCES:
         raise UsageError(
             f"{len(sources):,} files are more than the limit of {_MAX_SOURCES:,}", where="--input",
@@ -241,7 +245,7 @@ class _SplitOptions(Protocol):
 def splitting_of(options: _SplitOptions, shares: dict[str, float | int | None]) -> Splitting:
     """Return the rule by which workers assign documents to splits.
 
-    If splits have exact sizes, the rule has no `ends`, and documents are assigned later.
+    If splits have exact sizes, its field `ends` is empty, and documents are assigned later.
     """
     names = ordered_names(shares)
     if options.split_mode == "count":

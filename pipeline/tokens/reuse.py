@@ -1,7 +1,7 @@
 """Reuse of a finished dataset of tokens: its recipe id, and how it differs from a new build.
 
 If the output directory holds a dataset with the same content, a build leaves it unchanged. If there
-is any difference, such as another tokenizer, the build ends with an error that names it.
+is any difference, such as a different tokenizer, the build ends with an error that names it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ _SETTINGS = ("special_text", "add_bos", "add_eos", "bos", "eos", "pad", "probes"
 def token_recipe_id(
     inputs: Sequence[InputEntry], options: Mapping[str, Any], tokenizer: TokenizerEntry
 ) -> str:
-    """Return the recipe id of a dataset of tokens that has these entries in its config.json."""
+    """Return the recipe id of a dataset of tokens: a hash of these entries of its config.json.
+
+    Options that change no sample, and options that `inputs` or `tokenizer` make superfluous, are
+    left out of the hash.
+    """
     entry = msgspec.to_builtins(tokenizer)
     parts = {
         "options": {name: value for name, value in options.items() if name not in _UNHASHED},
@@ -46,7 +50,10 @@ def token_recipe_id(
 
 
 def _different_options(existing: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
-    """Return the names of the options in `asked` that differ from those in `existing`."""
+    """Return the names of the options in `asked` whose values in `existing` are different.
+
+    Options that do not enter the recipe id are ignored; see `token_recipe_id`.
+    """
     return [
         name for name in asked if name not in _UNHASHED and asked[name] != existing.get(name)
     ]  # fmt: skip
@@ -64,8 +71,8 @@ def difference(
 ) -> str | None:
     """Return how `existing` differs from the dataset to be built, or None if it can be reused.
 
-    The names of the tokenizer, the template and the inputs may differ. Records rejected for a
-    reason in `forgiven` make no difference, because every build leaves them out.
+    The names of the tokenizer, the template and the inputs may differ. Records that `existing`
+    rejected for a reason in `forgiven` make no difference, because every build leaves them out.
     """
     asked = prepared.stored_options
     different = _different_options(existing.options, asked)
@@ -101,7 +108,8 @@ def difference(
 def _probed_alike(existing: Manifest, prepared: TokenPrepared) -> TokenizerEntry:
     """Return the tokenizer entry of `prepared`, with the probe texts of `existing`.
 
-    If another version of dataprep chose other texts, those of `existing` are encoded again.
+    Probes are short texts that are stored with their ids, to compare tokenizers. If another version
+    of dataprep chose different probe texts, those of `existing` are encoded again.
     """
     texts = [probe.text for probe in existing.tokenizer.probes]
     if texts == [probe.text for probe in prepared.tokenizer.probes]:

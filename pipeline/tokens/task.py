@@ -1,6 +1,6 @@
 """Task of the kind `tokens`: read, parse, assign splits, tokenize and write the texts of a unit.
 
-A task holds a few batches of text and their ids in memory. The kind `chat` uses `RecordUnit`, too.
+A task holds a few batches of text and their ids in memory. The kind `chat` also uses `RecordUnit`.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ class RecordReader(Protocol[B_co]):
 
     @property
     def chunk_digests(self) -> list[str]:
-        """Return the digests of the span's chunks, for the fingerprint.
+        """Return the digests of the span's chunks, from which the input's fingerprint is made.
 
-        They are complete when `batches` has ended.
+        They are complete when the iterator `batches` has ended.
         """
 
 
@@ -132,11 +132,11 @@ class SplitSink(Protocol):
         """Write the buffered documents, and return the number of tokens written."""
 
     def finish(self) -> list[Piece]:
-        """Close the last piece, and return all pieces."""
+        """Close the files, and return all pieces (parts of the split) that were written."""
 
 
 class RecordUnit(ABC, Generic[B]):
-    """Work on one unit, as far as it is the same for texts and conversations."""
+    """Base class for processing one unit, whether of texts or of conversations."""
 
     forgiven: frozenset[str] = frozenset()
     """Reject reasons that never stop the build, even with `on_error` "error"."""
@@ -211,7 +211,9 @@ class RecordUnit(ABC, Generic[B]):
         )
 
     def hashes(self, keys: Sequence[bytes]) -> Hashes:
-        """Return a uint64 hash of each split key. The hash decides the split of a document.
+        """Return a uint64 hash of each split key in `keys`.
+
+        The hash decides the split of a document.
 
         If there is only one split, all hashes are 0.
         """
@@ -349,7 +351,7 @@ class Encode(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Request to prepare for units. It is the last request before the units."""
+    """Request to prepare for units. It is the last request before the first unit."""
 
 
 Request = Load | Encode | Ready
@@ -359,7 +361,7 @@ _PLAN = msgspec.json.Decoder(Plan[TokenPayload])
 
 
 class TokenTasks:
-    """The part of the kind `tokens` that runs in workers.
+    """The part of the kind `tokens` that runs in worker processes.
 
     It loads the engine before there is a plan, and opens tasks.
     """
@@ -384,9 +386,9 @@ class TokenTasks:
         return b"null"
 
     def get_ready(self, engine_json: bytes) -> None:
-        """Load the reference library if gigatoken could not load the tokenizer.
+        """Load the reference library (tokenizers) if gigatoken could not load the tokenizer.
 
-        Units use this library then.
+        The units are then encoded with this library.
         """
         if self._refused is not None:
             with contextlib.suppress(Exception):  # the coordinator reports the error
@@ -401,7 +403,7 @@ class TokenTasks:
     def encoder(self, plan: Plan[TokenPayload], staging: Path) -> Encoder:
         """Return the encoder that the plan names, loaded from the directory `staging`.
 
-        Raises `IncompatibleError` if it gives other ids for the probes than the plan has.
+        Raise `IncompatibleError` if its ids for the probe texts differ from the ids in the plan.
         """
         with storage_errors(staging):
             engine_json = read_own(staging / ENGINE_NAME)
@@ -431,7 +433,7 @@ class TokenTasks:
 
 
 def _check_probes(payload: TokenPayload, encoder: Encoder) -> None:
-    """Raise `IncompatibleError` unless `encoder` gives the ids that the plan has for its probes."""
+    """Raise `IncompatibleError` unless `encoder` gives the ids stored with the probe texts."""
     ids, offsets = encoder.encode([probe.text.encode() for probe in payload.probes])
     for number, probe in enumerate(payload.probes):
         if tuple(ids[offsets[number] : offsets[number + 1]].tolist()) != probe.ids:
@@ -517,7 +519,7 @@ class TextSink:
         return len(stored)
 
     def finish(self) -> list[Piece]:
-        """Close the last piece, and return all pieces."""
+        """Close the files, and return all pieces (parts of the split) that were written."""
         return self._writer.finish()
 
 
