@@ -158,7 +158,7 @@ class Converter:
     ) -> ColumnValues:
         """Return the vectors that the encoder makes of the texts in `values`.
 
-        Empty texts are added to `problems`. A row with a problem gets a vector of ones.
+        Rows with empty texts are added to `problems`. A row with a problem gets a vector of ones.
         """
         if self._encoder is None or values.texts is None:
             raise ValueError("a plan with texts needs an encoder")
@@ -364,7 +364,7 @@ def narrow(floats: Floats) -> npt.NDArray[np.uint16]:
 
 
 def widen(bits: npt.NDArray[np.uint16]) -> Floats:
-    """Return as float32 the numbers whose bfloat16 representations are `bits`.
+    """Return as float32 the bfloat16 numbers with the bit patterns `bits`.
 
     >>> widen(np.array([0x3F80], np.uint16)).tolist()
     [1.0]

@@ -169,7 +169,7 @@ class EmbeddingOptions:
 class RequestedArray:
     """Item of the option `columns`: an array, the field to read, and the kind of the field.
 
-    If `kind` is None, the type of the field decides.
+    If `kind` is None, the kind follows from the type of the field.
     """
 
     name: str

@@ -182,7 +182,7 @@ def _columns(options: EmbeddingOptions, sources: Sequence[Source]) -> tuple[Colu
 def _first_fields(
     options: EmbeddingOptions, sources: Sequence[Source]
 ) -> tuple[Source, dict[str, FieldType]]:
-    """Return the input whose fields decide the types of columns, and its fields.
+    """Return the input that decides the types of columns, and the fields of this input.
 
     It is the first input in which all vectors have a known width. If there is none, it is the first
     input that has fields. If no input has fields, it is the first input.

@@ -218,7 +218,10 @@ def _array_rows(source: Source, span: Span, columns: Sequence[Column]) -> Iterat
 
 
 def _values(array: npt.NDArray[Any], layout: ArrayLayout, column: Column) -> ColumnValues:
-    """Return rows of the array that `layout` describes as values of `column`."""
+    """Return `array` as the values of `column` in a block of rows.
+
+    `layout` describes the array in the file from which the rows were read.
+    """
     if column.kind == "label":
         names, codes = np.unique(array, return_inverse=True)
         return ColumnValues(array=codes.astype(np.int64), categories=names.tolist())

@@ -103,7 +103,7 @@ class EmbeddingTasks(TaskKind):
 
 
 class _UnitRun:
-    """Run of one unit, with its open files and the counts so far."""
+    """Processing of one unit, with its open files and the counts so far."""
 
     def __init__(
         self, plan: EmbeddingPlan, unit: Unit, encoder: TextEncoder | None, scratch: Path, *,

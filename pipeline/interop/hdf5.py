@@ -189,7 +189,10 @@ def _name(file: h5py.File) -> str:
 
 
 def damaged(where: str, problem: str) -> DataprepError:
-    """Return the error for an HDF5 file that is damaged or has another layout."""
+    """Return the error about an HDF5 file that is damaged or has another layout.
+
+    `where` names the file, or a data set in it.
+    """
     return InputError(problem, where=where, code="E_LAYOUT", remedy=_AGAIN)
 
 

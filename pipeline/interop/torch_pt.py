@@ -1,9 +1,9 @@
 """Reader and writer of `.pt` files that contain a tensor or a list of lists of integers.
 
 Files are read by `read.torch_file`, which runs no code from them. The writer makes archives that
-torch.load reads. They are like those of `formats.files.index_file`, but have any type and shape.
-They store no time, so equal rows give equal bytes. Their numbers begin at a multiple of 64 bytes,
-so that ``torch.load(path, mmap=True)`` can map them. The memory needed is that of a block of rows
+torch.load reads. Unlike the archives of `formats.files.index_file`, they can have any type and
+shape. They store no time, so equal rows give equal bytes. Their numbers begin at a multiple of 64
+bytes, so that ``torch.load(path, mmap=True)`` can map them. The memory needed is a block of rows
 for a tensor, and about 40 bytes per number for lists.
 
 Format: https://github.com/pytorch/pytorch/blob/main/docs/source/notes/serialization.rst
@@ -117,7 +117,7 @@ def require_lists(value: Any, file: str, size: int) -> tuple[Ids, Ids]:
 def _odd(value: Any, *wanted: type) -> str:
     """Return the type of an unexpected value, in words for an error.
 
-    If `value` is a list, the type is that of its first item whose type is not in `wanted`.
+    If `value` is a list, return the type of its first item that has none of the types `wanted`.
     """
     if isinstance(value, list | tuple):
         value = next(one for one in value if type(one) not in wanted)

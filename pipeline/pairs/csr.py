@@ -1,7 +1,8 @@
 """Sets of row numbers in two flat arrays, such as the sources of each cluster.
 
-The layout is that of compressed sparse rows (CSR): an array with all values, and an array with the
-offset at which each set begins. Construction takes one sort, a membership test one binary search.
+This layout is called compressed sparse rows (CSR): an array with all values, and an array with the
+offset at which each set begins. Construction needs one sort, and a membership test needs one binary
+search.
 """
 
 from __future__ import annotations

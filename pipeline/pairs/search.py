@@ -72,8 +72,8 @@ class Queries:
     """Queries of a search: the question of each query, and the sources that the query excludes.
 
     Query i searches for ``question[i]``. It excludes the sources in set ``group[i]`` of `members`
-    (-1: no set) and those in set ``question[i]`` of `own`. Queries of the same group should be
-    adjacent: every run of equal groups costs a step of a Python loop.
+    (-1: no set) and the sources in set ``question[i]`` of `own`. Queries of the same group should
+    be adjacent, because every run of equal groups costs a step of a Python loop.
     """
 
     question: Ints

@@ -211,7 +211,7 @@ def _require_splits_in_all(inputs: PairInputs, present: Sequence[frozenset[str]]
 
 @reading_apart()
 def pair_texts(options: PairOptions) -> dict[str, list[str]]:
-    """Return the distinct questions, sources and keywords of a build, in three lists.
+    """Return the distinct questions, sources and keywords of a build, as a dict of three lists.
 
     The keys are ``question``, ``source`` and ``keyword``. A .npy file of embeddings must have its
     rows in the order of these lists.

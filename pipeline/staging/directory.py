@@ -105,7 +105,7 @@ class Staging:
     def refuse_if_held(self, patience: float = 0.0) -> None:
         """Raise `BusyError` if the lock stays held for more than `patience` seconds.
 
-        If locks work, the error is raised even if this process holds the lock.
+        If locks work on the file system, a lock held by this process also counts.
         """
         with contextlib.suppress(StorageError):
             lock.refuse_if_held(self._lock, self.out, patience)

@@ -45,8 +45,8 @@ def hold(path: Path, out: Path, make_place: Callable[[], None]) -> Iterator[None
 def excludes_others(path: Path, out: Path) -> bool:
     """Return whether locking the file `path` keeps out a second process.
 
-    The file is not changed. Return True if it does not exist. Raise `BusyError` if a process holds
-    the lock.
+    The file is not changed. Return True if the file does not exist. Raise `BusyError` if a process
+    holds the lock.
     """
     descriptor = open_own_file(path, create=False)
     if descriptor is None:

@@ -49,7 +49,8 @@ def import_jasper(
 ) -> list[str]:
     """Import `directory` as a dataset in the empty directory `root`.
 
-    Return notes on doubtful data. Raise `InputError` for the first problem in the data.
+    If the directory has both forms of data, `prefer` chooses the form to read. Return notes on
+    doubtful data. Raise `InputError` for the first problem in the data.
     """
     with open_jasper(directory, prefer) as jasper:
         sizes = _check_shapes(jasper.columns, jasper.config)

@@ -1,6 +1,6 @@
 """Layout of a directory of JASPER: names of files and splits, types and shapes of arrays.
 
-The layout is that of the RAG_supporters package: its dataset of questions, steering vectors and
+The RAG_supporters package writes this layout for its dataset of questions, steering vectors and
 sources with hard negatives. Arrays have the same names in a dataset of dataprep. The letters in
 shapes stand for sizes: the numbers of questions (Q), sources (S), keywords (K), clusters (C), pairs
 (P), negatives of each pair (N), and numbers in a vector (D).
