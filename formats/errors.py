@@ -96,7 +96,7 @@ def _rebuild(
 
 
 class UsageError(DataprepError):
-    """A call or command line that cannot be carried out as written."""
+    """Error for a call or command line that cannot be carried out as written."""
 
     exit_code = 2
     default_code = "E_USAGE"
@@ -112,7 +112,7 @@ def require(condition: bool, where: str, problem: str) -> None:
 
 
 class IntegrityError(DataprepError):
-    """A dataset on disk that differs from its manifest."""
+    """Error for a dataset on disk that differs from its manifest."""
 
     exit_code = 3
     default_code = "E_INTEGRITY"
@@ -127,7 +127,7 @@ def damaged_file(problem: str, where: str, code: str) -> IntegrityError:
 
 
 class StorageError(DataprepError):
-    """A failure of the machine: no space, no permission, an I/O error, a killed worker."""
+    """Error for a failure of the machine: no space, no permission, I/O error, killed worker."""
 
     exit_code = 4
     default_code = "E_IO"
@@ -145,28 +145,31 @@ class StorageError(DataprepError):
 
 
 class BusyError(DataprepError):
-    """An output that another builder is writing or has just published."""
+    """Error for an output that another builder is writing or has just published."""
 
     exit_code = 5
     default_code = "E_BUSY"
 
 
 class IncompatibleError(DataprepError):
-    """A dataset or saved state in another version of the format, or made with another tokenizer."""
+    """Error for a dataset or saved state that does not fit this release or the tokenizer.
+
+    For example, it is in a newer version of the format, or was made with a different tokenizer.
+    """
 
     exit_code = 6
     default_code = "E_INCOMPATIBLE"
 
 
 class InputError(DataprepError):
-    """Input data that is missing, empty or malformed."""
+    """Error for input data that is missing, empty or malformed."""
 
     exit_code = 7
     default_code = "E_INPUT"
 
 
 class RecordError(InputError):
-    """A record that cannot be used, in a build that does not skip records."""
+    """Error for a record that cannot be used, in a build that does not skip such records."""
 
     default_code = "E_RECORD"
 

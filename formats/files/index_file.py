@@ -367,9 +367,9 @@ def _check_others(
 
 
 def _vector(count: int) -> re.Pattern[bytes]:
-    """Return a pattern for the part of the pickle that describes the vector.
+    """Return a pattern for the part of the pickle that describes a vector of `count` numbers.
 
-    It says that the vector has offset 0 in its storage, shape [count] and stride [1].
+    This part says that the vector has offset 0 in its storage, shape [count] and stride [1].
     """
     lengths = [b"K" + bytes([count])] if count < 1 << 8 else []
     lengths += [b"M" + struct.pack("<H", count)] if count < 1 << 16 else []
@@ -391,7 +391,7 @@ def _alone(numbers: list[bytes]) -> bytes:
 def _member_start(stream: FileIO, member: zipfile.ZipInfo) -> int:
     """Return the byte offset of the data of `member`.
 
-    Return 0 if the local header there belongs to another member.
+    Return 0 if the local header at the recorded offset does not belong to `member`.
     """
     stream.seek(member.header_offset)
     head = stream.read(30)

@@ -67,8 +67,9 @@ class Boundaries:
     """Offsets of the documents of a split, looked up in the files of its shards.
 
     The arrays `token_base` and `document_base` [shards + 1] hold the position of the first token
-    and the index of the first document of each shard. The last entry is the total number. The
-    function `offsets(shard)` returns the uint64 array in the file `files[shard]`.
+    and the index of the first document of each shard. Their last entries are the total numbers of
+    tokens and documents. The function `offsets(shard)` returns the uint64 array in the file
+    `files[shard]`.
     """
 
     token_base: Counts

@@ -352,7 +352,7 @@ class Split:
     def masks(self) -> Stream:
         """Loss mask as a stream of uint8, one number for each token.
 
-        Raise `UsageError` if there is no mask.
+        Raises `UsageError` if there is no mask.
         """
         if self._masks is None:
             raise UsageError("has no loss mask", where=f"split {self.name}", code="E_NO_MASK")
@@ -378,7 +378,7 @@ class Split:
     def groups(self) -> Groups:
         """Documents and scores of each record.
 
-        Raise `UsageError` if the split has no preferences.
+        Raises `UsageError` if the split has no preferences.
         """
         if self._groups is None:
             raise UsageError("has no preferences", where=f"split {self.name}", code="E_NO_GROUPS")

@@ -123,8 +123,8 @@ def reopen(
 ) -> OpenDirectory[Any, Any]:
     """Return the dataset in `path`, opened by `opener`. Unpickling a dataset calls this function.
 
-    Raise `IntegrityError` if the dataset was replaced since, so that the digest of config.json is
-    not `self_sha256`.
+    Raise `IntegrityError` if the dataset was replaced: the digest of config.json is no longer
+    `self_sha256`.
     """
     dataset = opener(path, io=io)
     require_same(path, self_sha256, dataset.manifest.self_sha256)

@@ -2,7 +2,7 @@
 
 Every map that numpy makes holds a descriptor (measured: EMFILE at 1,018 maps under the usual limit
 of 1,024), so the cache drops the least recently used objects. An object in use stays valid: it is
-unmapped or closed only when its last user is gone.
+unmapped or closed only when nothing uses it any more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files mapped read-only into one range of addresses, so that one index reaches all of them.
+"""Files mapped read-only into one range of addresses, so that one indexing operation reads all.
 
 numpy copies a thousand windows in one call if they lie in one array. For this purpose, a range of
 addresses as long as all files together is reserved, which costs no memory. Each file is mapped at
@@ -8,11 +8,11 @@ as a test, because a failure inside the range may leave a hole, where other memo
 
 A file starts at a multiple of the page size, and its header has the same length in all files. If
 the distances between files are also multiples of the row size, all rows of all files are lines of
-one table that begins after the first header. Lines between two files are never read. Gathering rows
-from a thousand files then costs as much as from one file: one addition and a copy. The least common
-multiple of page and row may be large (3 GiB for 2 MiB and a row of 6,148 bytes), and addresses are
-limited. If the table would need more than twice the addresses of the files, files start at small
-pages. If that is too much as well, there is no table.
+one table that begins after the first header. The lines in gaps between files are never read.
+Gathering rows from a thousand files then costs as much as from one file: one addition and a copy.
+Addresses are limited, and the least common multiple of page and row size may be large: 3 GiB for a
+page of 2 MiB and a row of 6,148 bytes. If the table would need more than twice the addresses of the
+files, the small page size is used. If it still would, there is no table.
 
 A block that the disk cannot read, or a mapped file that is truncated, ends the process with SIGBUS.
 `MappedFiles` therefore compares the file sizes from time to time. This does not help with a bad

@@ -31,7 +31,10 @@ ReadBy = Literal["mmap", "pread"]
 
 
 class Files:
-    """The files `entries` of the dataset at `path`, shared by all its splits and arrays."""
+    """The files of the dataset at `path`, with their manifest entries by name in `entries`.
+
+    All splits and arrays of the dataset share them.
+    """
 
     def __init__(
         self, path: Path, entries: Mapping[str, FileEntry], guard: BuildGuard, io: ReadBy
@@ -110,7 +113,7 @@ class Files:
     def _opened(self, name: str, opener: Callable[[], Opened]) -> Opened:
         """Return the result of `opener` for the file `name`, without caching it.
 
-        Raise `IntegrityError` if the directory now holds another build.
+        Raise `IntegrityError` if the dataset was replaced by a different build.
         """
         return self._cache.open(name, lambda: self._guard.open(opener))
 

@@ -57,10 +57,11 @@ class NumberSource(Protocol):
         ...
 
     def take_rows(self, shards: Positions | int, rows: Positions) -> Numbers:
-        """Return the rows numbered `rows` [k], counted over all files: a new array [k, width].
+        """Return the rows at the indices `rows` [k], which count over all files: [k, width].
 
-        The argument `shards` holds the shard of each row, or is one shard number for all rows. The
-        number of numbers in a row, `width`, is fixed for a source, and a file holds whole rows.
+        The result is a new array. The argument `shards` holds the shard of each row, or is one
+        shard number for all rows. A row has `width` numbers, which is fixed for a source, and a
+        file holds whole rows.
         """
         ...
 

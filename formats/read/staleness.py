@@ -28,7 +28,10 @@ _TRIES = 10
 
 
 def mark_of(directory: Path) -> Mark:
-    """Return a mark that identifies the dataset now in `directory`, or () if there is none."""
+    """Return a tuple that identifies the dataset now in `directory`, or () if there is none.
+
+    It consists of the inode, the times and the size of config.json.
+    """
     try:
         found = (directory / CONFIG_NAME).lstat()
     except OSError:

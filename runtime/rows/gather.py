@@ -124,10 +124,11 @@ class PaddedRows(NamedTuple):
 def padded_rows(
     split: Split, starts: Ints, lengths: Ints, width: int, *, pad_id: int, left: bool = False
 ) -> PaddedRows:
-    """Return rows of `width` columns. Row k has the `lengths[k]` tokens from `starts[k]` on.
+    """Return padded rows of `width` columns.
 
-    The rest of a row is filled with `pad_id`: on the right, or on the left if `left` is True. Raise
-    `IndexError` for a piece that does not lie in one shard.
+    Row k has `lengths[k]` tokens of the stream, from position `starts[k]` on. The rest is filled
+    with `pad_id`: on the right, or on the left if `left` is True. Raise `IndexError` for a piece
+    that does not lie in one shard.
     """
     first = width - lengths if left else np.zeros_like(lengths)
     ids = np.full((len(lengths), width), pad_id, split.dtype)

@@ -44,8 +44,8 @@ class PackedDataset(BatchDataset):
     filled with `pad_id`. Label `j` is
 
     - ``"shifted"``: the token after input `j` in the same document, or `IGNORED_LABEL` (-100) at
-      the end of a document. At the end of a piece of a split document, it is the first token of the
-      next piece.
+      the end of a document. If a document was cut into pieces, the label at the end of a piece is
+      the first token of the next piece.
     - ``"unshifted"``: input `j`, for models that shift labels themselves; -100 at the start of each
       document, which such a model would predict from the document before.
 
@@ -197,9 +197,9 @@ class PackedDataset(BatchDataset):
     def covering(self, start: int, stop: int) -> Ints:
         """Return the rows with tokens in `start` .. `stop` - 1 of the split: int64, increasing.
 
-        If labels are shifted, the token after a piece of a split document counts as a token of the
-        row, because it is a label. The function reads the chunks of the plan that hold these
-        tokens, which takes some milliseconds.
+        If labels are shifted and a document was cut into pieces, the token after a piece counts as
+        a token of the row, because it is a label. The function reads the chunks of the plan that
+        hold these tokens, which takes some milliseconds.
         """
         pieces = pieces_of_tokens(self.plan, start, stop, ahead=self.labels == "shifted")
         bounds = self.plan.arrays["rows"]

@@ -276,8 +276,8 @@ class _PlanArray(FileArray):
     def _enclose(self, places: Ints, keys: npt.ArrayLike, side: str) -> bool:
         """Return whether each of `keys` belongs at its position in `places`.
 
-        It does if the number before the position is smaller and the number at the position is
-        larger, or equal on the `side` that `numpy.searchsorted` defines.
+        A key belongs there if the number before the position is smaller and the number at the
+        position is larger, or equal on the `side` that `numpy.searchsorted` defines.
         """
         wanted, last = np.asarray(keys).reshape(-1), len(self) - 1
         before, after = self.take(np.maximum(places - 1, 0)), self.take(np.minimum(places, last))
