@@ -25,11 +25,11 @@ _AT_ONCE = 1 << 16  # rows in a block
 def check_links(
     pair_index: Ints, clusters: Ints, offsets: Ints, keyword_ids: Ints, sizes: Sequence[int]
 ) -> None:
-    """Raise `DataprepError` (E_PAIRS) unless all numbers refer to existing rows and pairs differ.
+    """Raise `DataprepError` (E_PAIRS) unless all numbers refer to existing rows of other arrays.
 
-    No two pairs may have the same question and source. The lists of keywords must cover
-    `keyword_ids` without gaps. `sizes` holds the numbers of questions, sources, keywords and
-    clusters, in this order.
+    Raise it also if two pairs have the same question and source, or if the offsets do not divide
+    `keyword_ids` into one list for each pair. `sizes` holds the numbers of questions, sources,
+    keywords and clusters, in this order.
     """
     questions, sources, keywords, n_clusters = sizes
     _require_bounds("pair_index (questions)", pair_index[:, 0], 0, questions)
