@@ -80,7 +80,8 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
         num_workers: number of worker processes, which stay alive between epochs. They never change
             the batches. Rows of tokens are made more slowly with them.
         distributed: take `dp_rank` and `dp_size` from torch.distributed, which must be initialised.
-        epoch: the first epoch of the loader. Each pass advances it by one; see `Loader.set_epoch`.
+        epoch: the first epoch of the loader. Each iteration over the loader advances it by one; see
+            `Loader.set_epoch`.
         drop_last: leave out the samples that do not fill the last global batch. None: True for
             ``"train"``, False otherwise. With False, a single rank gets a shorter last batch. With
             several ranks, the last batch of each is filled up to `batch_size`, so that all ranks
@@ -120,7 +121,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     Differences from other loaders with this signature: any split may be named; `pin_memory` is on
     only where an accelerator can use it; `distributed` divides one order among the ranks instead of
     wrapping the dataset in a DistributedSampler (which repeats samples so that all ranks have the
-    same number); `epoch` advances with each pass.
+    same number); `epoch` advances with each iteration over the loader.
 
     Raise `UsageError` for invalid arguments, `InputError` for a split that does not fill one row,
     and the errors of `open_dataset`. Takes as long as opening the dataset. The first time, packed

@@ -355,8 +355,8 @@ class Mixture:
     A weight is the dataset's share of all samples or tokens. Weights are converted to whole numbers
     of samples in a period. Their proportion is exact, or is rounded if the period would be too
     long. In every prefix of the order, the number of samples from a dataset differs by at most one
-    from its share. Each pass over a dataset has a new order. An epoch has as many samples as all
-    datasets together.
+    from its share. When all samples of a dataset were used, they come again in a new order. An
+    epoch has as many samples as all datasets together.
 
         >>> Mixture({"prose": 0.7, "code": 0.3}, by="tokens").by
         'tokens'

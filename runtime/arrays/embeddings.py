@@ -40,7 +40,7 @@ class EmbeddingDataset(BatchDataset):
     """Map-style dataset of the rows of one split: a dict with a tensor for each field.
 
     Arguments:
-        fields: the names of the arrays to return. None: those of `default_fields`.
+        fields: the names of the arrays to return. None: see `default_fields`.
         raw: return int8 arrays as stored, instead of as float32 multiplied by their scale.
         dtype: convert every floating-point field, including scaled int8, to this type.
         sample_mask: add the bool field `sample_mask` [rows], False where the index is `PADDING`.

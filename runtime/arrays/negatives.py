@@ -213,8 +213,8 @@ def _require_two(given: Sequence[Any]) -> Sequence[Any]:
 def _whole(name: str, given: Any, shape: tuple[int, ...]) -> Ints:
     """Return a copy of `given` as an int64 array.
 
-    Raise `InputError`, with `name`, unless `given` has the shape `shape` and an integer type other
-    than uint64.
+    Raise `InputError`, with `name` in its message, unless `given` has the shape `shape` and an
+    integer type other than uint64.
     """
     array = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
     if array.shape != shape:

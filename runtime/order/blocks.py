@@ -6,8 +6,9 @@ samples are permuted inside each window. Like the full shuffle, the order is a p
 needs O(1) memory and has an inverse.
 
 The distribution. For B blocks there are V = ceil(B / window) windows and S = ceil(B / V) strata.
-The blocks are numbered cyclically: block b has the number (b + offset) mod B. Stratum j has the
-numbers j * V .. (j + 1) * V - 1. The last stratum has the remaining L numbers, where L is 1 to V.
+The blocks are numbered cyclically: block b gets the number (b + offset) mod B. Stratum j consists
+of the blocks with the numbers j * V .. (j + 1) * V - 1. The last stratum consists of the remaining
+L blocks, where L is 1 to V.
 Each stratum gives one block to each window, in a random order of its own. The last stratum gives
 its blocks to the windows 0 .. L - 1. So these windows have S blocks, and all later windows have
 S - 1. With the keys of the purposes "PURPOSE/blocks" and "PURPOSE/inside blocks":
@@ -15,8 +16,8 @@ S - 1. With the keys of the purposes "PURPOSE/blocks" and "PURPOSE/inside blocks
     offset = permute(0; n=B, blocks key, stream 0)
     the block of stratum j in window w has the number
         j * V + permute(w; n=V, or L for the last stratum, blocks key, stream j + 1)
-    the samples of window w are those of its blocks, strata in order, each block in stored order
-    position i of window w has the sample whose number in this list is
+    list of window w: the samples of its blocks, strata in order, each block in stored order
+    position i of window w gets the sample whose index in this list is
         permute(i; n=samples of the window, inside key, stream w)
 
 The windows follow one another. The short last block takes as many positions as it has samples.

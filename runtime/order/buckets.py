@@ -6,8 +6,8 @@ every other order.
 The samples of an underlying order (usually a full shuffle) are divided into pools of `pool`
 samples. Each pool is sorted by length and cut into blocks of one global batch, and its blocks are
 permuted. Every epoch has new pools, and so new batches. The batches of a pool come in random order,
-but the rows within a batch have similar lengths, so those lengths are not independent. The samples
-at the end of an epoch that do not fill a global batch stay in the underlying order, so that
+but the rows within a batch have similar lengths, so the lengths of a batch are not independent. The
+samples at the end of an epoch that do not fill a global batch stay in the underlying order, so that
 ``"drop"`` leaves out random samples and not the longest.
 
 On 7,437 technical documents cut at 2,048 tokens, in batches of 32, 59% of the ids are padding; in

@@ -110,7 +110,7 @@ class SpanLengths:
 
 
 class PartLengths:
-    """Lengths of the samples in a part of a dataset, taken from those of the whole dataset."""
+    """Lengths of the samples in a part of a dataset, from the lengths of the whole."""
 
     def __init__(self, part: Any, whole: Lengths) -> None:
         self._part, self._whole = part, whole
