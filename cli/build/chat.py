@@ -183,7 +183,9 @@ def _chat_lines(report: BuildReport[Manifest]) -> Sequence[str]:
 def _overlong_lines(chat: ChatEntry) -> list[str]:
     if not chat.overlong_found:
         return []
-    counts = ", ".join(f"{count:,} {what}" for what, count in chat.overlong_found.items())
+    counts = ", ".join(
+        f"{count:,} {what.replace('_', ' ')}" for what, count in chat.overlong_found.items()
+    )
     return [f"  overlong   over {chat.max_tokens:,} tokens: {counts}"]
 
 

@@ -105,7 +105,7 @@ def _check_scores(
         mixed = np.setdiff1d(changes, starts.until(first + len(scores)))
         if starts.sound and len(mixed):
             bad = int(mixed[0])
-            problem = "but another document of its record has one with and one without"
+            problem = "but only some documents of its record have scores"
             raise _wrong_score(reader, header, bad, scores[bad - first], problem)
         given = finite[-1:]
 
