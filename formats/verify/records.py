@@ -109,10 +109,12 @@ def check_row_splits(run: Verification, manifest: ArrayManifest) -> None:
 def _bits(
     run: Verification, indexes: Sequence[_SplitNumbers], count: int, removed: int = 0
 ) -> Bits | None:
-    """Return an empty set for the numbers below `count`, of which `removed` are in no file.
+    """Return an empty `Bits` for the numbers 0 to `count` - 1.
 
-    Return None if the files are too small to hold the numbers that are not removed. If the set
-    would take more memory than the files, add a note and return None.
+    The argument `removed` is how many of them are in neither an index file nor rejects.jsonl.
+    Return None if the undamaged files are too small to hold the other numbers. If numbers were
+    removed, and the set would take more memory than these files (and more than 128 KiB), add a note
+    and return None.
     """
     names = {name for name in _files(indexes) if run.sound(name)}
     backed = sum(run.files[name].bytes // 8 for name in names)

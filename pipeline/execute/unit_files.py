@@ -59,11 +59,12 @@ class PieceFile(msgspec.Struct, frozen=True):
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """Consecutive documents of one split: files `STEM.tokens`, `.docs`, `.source`, `.records`.
 
-    Exact splits add `.keys`, uint64 [documents, 2]: hash of the split key and bytes of text of each
-    document. Conversations add `.mask`, uint8 [tokens] without a header. Preferences add `.scores`,
-    and `.groups`, uint64 [records + 1]: the first document of each record, then the number of
-    documents. The field `trained` is the number of tokens with a mask of 1. The field `crc32` has
-    the CRC-32 of each part of the content (see `formats.manifest.identity`).
+    Exact splits add `.keys`, uint64 [documents, 2]: for each document, the hash of its split key
+    and the size of its text in bytes. Conversations add `.mask`, uint8 [tokens] without a header.
+    Preferences add `.scores`, and `.groups`, uint64 [records + 1]: the first document of each
+    record, then the number of documents. The field `trained` is the number of tokens with a mask of
+    1. The field `crc32` has the CRC-32 of each part of the content (see
+    `formats.manifest.identity`).
     """
 
     split: str

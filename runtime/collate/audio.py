@@ -100,9 +100,10 @@ class Audio:
         return batch
 
     def _mask(self, given: list[Any] | None, rows: list[Array], layout: PaddedLayout) -> Array:
-        """Return the `attention_mask` [rows, time]: the masks `given`, padded, or 1 for all sound.
+        """Return the `attention_mask` [rows, time].
 
-        Raise `SampleError` if a mask does not have the length of its sound.
+        It consists of the padded masks `given`, or, if that is None, is 1 for sound and 0 for
+        padding. Raise `SampleError` if the length of a mask differs from that of its sound.
         """
         wanted = self.schema.resolve("attention_mask")
         if given is None:

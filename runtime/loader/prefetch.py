@@ -117,12 +117,13 @@ class Pace:
 class Ahead(Generic[_T]):
     """Iterator over `source` that uses a `Prefetcher` once the caller is slower than the source.
 
-    The caller is slower if it spends more time between two items than making an item takes, or more
-    time than passing an item between threads takes. The thread starts after three such items in a
-    row. For a faster caller, such as a loop that only counts, a thread would be a loss. With the
-    `pace` of the previous pass, the thread of a slow caller starts with the second item. The first
-    item is always made in the caller's thread: another thread would continue with the next items,
-    and hold the GIL while the caller waits.
+    A caller counts as slower if the time between receiving an item and asking for the next is
+    longer than the time to make an item, or longer than `_HAND_OVER_S` seconds, several times the
+    cost of passing an item between threads. The thread starts after three such items in a row. For
+    a faster caller, such as a loop that only counts, a thread would be a loss. With the `pace` of
+    the previous pass, the thread of a slow caller starts with the second item. The first item is
+    always made in the caller's thread. If a thread made it, the thread would go on to the next
+    items and hold the GIL, while the caller waits to receive the first.
 
     >>> list(Ahead((letter for letter in "abc"), depth=2))
     ['a', 'b', 'c']

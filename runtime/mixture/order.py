@@ -531,10 +531,10 @@ class MixtureOrder:
         return np.searchsorted(self.mixture.base, samples, "right") - 1
 
     def _places(self, which: int, numbers: Positions) -> Positions:
-        """Return the positions in the schedule at which source `which` serves `numbers`: int64.
+        """Return the positions in the schedule at which source `which` serves samples `numbers`.
 
-        A number is the index of a sample in the sequence that the source serves from its first pass
-        on.
+        Sample number n of a source is the n-th (from 0) that it serves, counted over all its
+        passes.
         """
         draws = numbers - self.lead[which]
         return self.mixture.schedule.position_of(np.full_like(draws, which), draws)

@@ -159,10 +159,11 @@ def _system_turn(prompt: list[Message], messages: list[Message]) -> list[Message
 
 
 def _find_prompt(found: list[Conversation], prompt: list[Message]) -> None:
-    """Set the prompt of both conversations `found` to the first messages that they share.
+    """Set the prompt of both conversations `found` to the messages that they share.
 
-    Both conversations contain their prompts. Raise `BadLineError` if the shared messages contain no
-    question of a user, or do not contain the last message of `prompt`, which the record gives.
+    The prompt ends before the turn of the assistant in which the conversations first differ. Raise
+    `BadLineError` if there is no such turn after a question of a user, or if the shared messages do
+    not contain the last message of `prompt`, which the record gives.
     """
     first, second = (one.messages for one in found)
     limit = min(len(first), len(second)) - 1
