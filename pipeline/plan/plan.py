@@ -53,7 +53,10 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 class Splitting(msgspec.Struct, frozen=True, kw_only=True):
-    """Rule that assigns documents to splits. If exact sizes are requested, `ends` is empty."""
+    """Rule that assigns documents to splits.
+
+    If exact sizes are requested, `ends` is empty, because the ends are known only after hashing.
+    """
 
     names: tuple[str, ...]
     ends: tuple[str, ...]
@@ -68,8 +71,8 @@ P_co = TypeVar("P_co", covariant=True)
 class Plan(msgspec.Struct, Generic[P_co], frozen=True, kw_only=True):
     """Plan of a build, as stored in the staging directory. Equal plans give equal results.
 
-    The field `payload` holds the settings that only this kind of build has. The field `kind` is the
-    address of the kind's class.
+    The field `kind` is the address (``module:class``) of the class for this kind of build, and
+    `payload` holds the settings that only this kind of build has.
     """
 
     key: str

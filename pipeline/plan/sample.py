@@ -1,8 +1,8 @@
-"""Texts of the inputs outside of a build: a sample of them, or all in order.
+"""A sample of the texts in the inputs, and an iterator over all of them.
 
 The sample is used to compare engines and to make estimates. It contains the first records of up to
 eight units, evenly spaced. For inputs and records of any size, making it takes a fraction of a
-second and some megabytes of memory. Training a tokenizer uses all texts (`iterate_texts`).
+second and some megabytes of memory. The iterator, `iterate_texts`, is used to train a tokenizer.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Sample:
     """Distinct split keys; none are added once there are more than `FEW_KEYS`."""
 
     def keep(self, texts: Iterable[str], room: int) -> int:
-        """Add the first `room` bytes of `texts` together to the sample.
+        """Add the beginning of `texts`, at most `room` bytes in total, to the sample.
 
         Return the number of bytes of all `texts`, including those not added.
         """
@@ -102,7 +102,7 @@ def take_sample(
 def _look_at_records(sample: Sample, source: Source, reader: SpanReader, room: int) -> int:
     """Add the first usable records of a span to `sample`, up to `room` bytes of text.
 
-    Return the number of bytes of text that were read, which may be larger.
+    Return the number of bytes of text that were read. It may be larger than `room`.
     """
     started = time.perf_counter()
     stored = found = 0

@@ -53,7 +53,7 @@ def ordered_names(names: Iterable[str]) -> list[str]:
 
 
 def hash_keys(keys: Sequence[bytes], seed: int) -> Hashes:
-    """Return the XXH3-64 hash of each key, uint64 [keys]."""
+    """Return the XXH3-64 hash of each key with the given `seed`, as a uint64 array [keys]."""
     digest = xxhash.xxh3_64_intdigest
     return np.fromiter((digest(key, seed) for key in keys), np.uint64, len(keys))
 
@@ -71,7 +71,7 @@ def add_keys(known: set[int], hashes: Hashes) -> None:
 
 
 def thresholds(ratios: Sequence[float]) -> list[int]:
-    """Return the ends of the parts of [0, 2**64) if it is divided in proportion to `ratios`.
+    """Divide the range [0, 2**64) in proportion to `ratios`, and return the end of each part.
 
     The ratios must have the sum 1. The last end is exactly 2**64.
 
@@ -86,9 +86,9 @@ def thresholds(ratios: Sequence[float]) -> list[int]:
 
 
 def assign(hashes: Hashes, ends: Sequence[int]) -> npt.NDArray[np.intp]:
-    """Return the index of the part that contains each hash, intp [hashes].
+    """Return the index of the part of the hash range that contains each hash.
 
-    The argument `ends` is a result of `thresholds`.
+    The argument `ends` is a result of `thresholds`. The result is an intp array [hashes].
     """
     inner = np.array([min(end, (1 << 64) - 1) for end in ends[:-1]], np.uint64)
     parts = np.searchsorted(inner, hashes, "right")
@@ -99,13 +99,13 @@ def assign(hashes: Hashes, ends: Sequence[int]) -> npt.NDArray[np.intp]:
 
 
 def exact_sizes(shares: Sequence[float | int | None], total: int) -> list[int]:
-    """Return the number of documents in each part, if there are `total` documents.
+    """Return the number of documents in each part if `total` documents are divided by `shares`.
 
-    A share is a fraction, a number of documents, or None for the rest. Fractions of `total` are
-    rounded to the nearest number (half to even). If the sum would exceed `total`, all are rounded
-    down instead. If no share is None, the last part also gets the documents that rounding leaves
-    over. Shares that are numbers of documents require a share that is None. The rest is negative if
-    the other parts exceed `total`.
+    Each share is a fraction of `total`, a number of documents, or None for the rest. Fractions are
+    rounded to the nearest number of documents (half to even). If the sum would exceed `total`, all
+    fractions are rounded down instead. If no share is None, all must be fractions, and the last
+    part also gets the documents that rounding leaves over. The part with the share None gets a
+    negative number if the other parts exceed `total`.
 
     >>> exact_sizes([10, 0.25, None], 100), exact_sizes([0.29, 0.71], 100)
     ([10, 25, 65], [29, 71])
@@ -174,7 +174,7 @@ def _at_rank(members: list[HashedDocuments], rank: int) -> tuple[int, int]:
 def assign_exactly(
     hashes: Hashes, records: npt.NDArray[np.int64], cuts: Sequence[tuple[int, int]]
 ) -> npt.NDArray[np.intp]:
-    """Return the index of the part that contains each document, intp [documents].
+    """Return the index of the part that contains each document, as an intp array [documents].
 
     The arguments `hashes` and `records` hold the hash and record id of each document. The argument
     `cuts` is a result of `cut_points`.

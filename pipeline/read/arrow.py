@@ -89,10 +89,10 @@ class Table(Protocol):
         """Return the index in the table of the first row of `span`."""
 
     def stored_bytes(self, span: Span) -> Callable[[int], int]:
-        """Return a function that estimates the stored bytes of a number of rows of `span`.
+        """Return a function that estimates how many bytes of input hold the first rows of `span`.
 
-        The rows are counted from the start of the span. A constant may be added to all results, so
-        only the difference between two results is meaningful.
+        The function takes the number of rows. All its results may be too large by the same
+        constant, so only the difference between two results is meaningful.
         """
 
     def batches(self, span: Span, columns: Sequence[str], limits: BatchLimits) -> Iterator[Any]:

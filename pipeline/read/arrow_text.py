@@ -188,7 +188,7 @@ class TextColumns:
         return batch
 
     def _sizes(self, rows: Any, path: str) -> npt.NDArray[np.int64]:
-        """Return the length in bytes of each text in the column `path`, int64 [rows].
+        """Return the length in bytes of each text in the column `path`, as an int64 array [rows].
 
         Nulls and integers have length 0.
         """
@@ -225,10 +225,10 @@ def _sizes_of(array: Any) -> npt.NDArray[np.int64]:
 
 
 def _cuts(sizes: npt.NDArray[np.int64]) -> list[int]:
-    """Return the bounds of the batches: row numbers from 0 to the number of rows.
+    """Return the row numbers at which the batches begin, followed by the number of rows.
 
-    The argument `sizes` has the size of each row in bytes. A batch has at most `TEXT_BYTES` bytes.
-    A larger row has a batch of its own.
+    The argument `sizes` holds the size of each row in bytes. A batch has at most `TEXT_BYTES`
+    bytes, but a larger row has a batch of its own.
     """
     ends = np.cumsum(sizes)
     huge = np.flatnonzero(sizes > MAX_RECORD_BYTES).tolist()

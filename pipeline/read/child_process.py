@@ -198,9 +198,9 @@ def reading_apart() -> Iterator[None]:
 def apart(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate `function` so that it runs in the child process inside `reading_apart` blocks.
 
-    The first argument of the function must be a path, or an object with an attribute `name`: errors
-    name the file by it. If the caller passes a callable as the keyword argument `done`, the
-    callable is called in this process.
+    The first argument of the function must be a path, or an object whose attribute `name` is the
+    name of a file. Errors contain this name. If the caller passes a callable as the keyword
+    argument `done`, the callable runs in this process and not in the child.
     """
 
     @functools.wraps(function)

@@ -1,9 +1,9 @@
 """Discovery of inputs: which files a build reads, in what order, and in which format.
 
 Inputs are in the order of the arguments. The files of a folder or glob are sorted by name. The
-suffix of a file decides its format, and for an unknown suffix `--format` is required. Only for a
-.json file is the content examined: it may be one array or JSON lines. The first bytes of a text
-file are read to detect compression and encodings other than UTF-8.
+suffix of a file decides its format, and for an unknown suffix `--format` is required. A .json file
+can be one array or JSON lines, so its content is examined. The first bytes of every text file are
+read to detect compression and encodings other than UTF-8.
 """
 
 from __future__ import annotations

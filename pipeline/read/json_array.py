@@ -92,9 +92,10 @@ def _opening(parts: Iterator[bytes], name: str) -> tuple[bytes, bytes]:
 
 
 class _Scanner:
-    """Search for the ends of elements in consecutive parts of the file, cut at any byte.
+    """Search for the ends of elements in a file.
 
-    The attribute `closed` becomes True when the closing bracket of the array is found.
+    The parts of the file are searched in order. A part may end at any byte. The attribute `closed`
+    becomes True when the closing bracket of the array is found.
     """
 
     def __init__(self) -> None:
@@ -266,7 +267,7 @@ class _ArrayBuffer:
         self._begin_after(cuts[-1])
 
     def _begin_after(self, size: int) -> None:
-        """Begin a new element, which follows `size` bytes and the comma or bracket after them."""
+        """Begin a new element, `size` bytes and one separator (a comma or bracket) further on."""
         self._offset += size + 1
         self._size = 0
         self._waiting = []

@@ -76,8 +76,8 @@ Explain = Callable[[Any], BadLineError | None]
 class JsonlParser:
     """Reader of JSON lines that takes the text from `field` and the split key from `key_field`.
 
-    Split keys are strings or integers; `key_field` may be None. Dots reach into objects:
-    ``"meta.body"``.
+    Split keys are strings or integers. If `key_field` is None, they are not read. A dotted name
+    such as ``"meta.body"`` selects a field inside an object.
     """
 
     def __init__(self, field: str, key_field: str | None = None) -> None:
@@ -319,7 +319,7 @@ class _DottedRows:
         return self._nested(self._rows.line(raw))
 
     def _nested(self, row: Any) -> Any:
-        """Return the values of `row` with the attributes of a `JsonRows` row, for `values_at`."""
+        """Return the values of `row` in an object that the functions of `values_at` can read."""
         top = SimpleNamespace()
         for (*above, name), take in self._takers:
             at = top

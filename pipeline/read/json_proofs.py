@@ -78,9 +78,10 @@ def lines_of_brackets(octets: Octets, starts: Starts, limit: int) -> list[int]:
 
 
 def _brackets(octets: Octets) -> npt.NDArray[np.int64]:
-    """Return the offsets of all `{` and `[`, which differ in only one bit.
+    """Return the offsets of all `{` and `[` in `octets`.
 
-    The search proceeds in slices that fit into the processor cache.
+    The two characters differ in only one bit, so both are found in one pass. The search proceeds in
+    slices that fit into the processor cache.
     """
     found = [
         np.flatnonzero((octets[start : start + _SLICE_BYTES] | 0x20) == ord("{")) + start
@@ -114,8 +115,8 @@ def count_of(octets: Octets, needle: bytes) -> int:
     """Return how often `needle` occurs in `octets`. Overlapping occurrences count.
 
     The needle must have at least four bytes. If its first byte is frequent, this takes about half
-    the time of `bytes.count`. It compares aligned words of four bytes: an aligned word starts at
-    one of the first four bytes of every occurrence.
+    the time of `bytes.count`, because the data is compared in aligned words of four bytes. In every
+    occurrence of the needle, such a word starts at one of the first four bytes.
 
     >>> count_of(np.frombuffer(b"abcdeabcdf.abcde", np.uint8), b"abcde")
     2

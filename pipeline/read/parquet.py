@@ -199,8 +199,9 @@ def _too_long(problem: str, source: Source, remedy: str) -> InputError:
 
 
 def longest_text(source: Source, metadata: Any, group: int, chunks: Sequence[Any]) -> int:
-    """Return the length in bytes of the longest text in the dictionaries of the column `chunks`.
+    """Return the length in bytes of the longest text in the dictionaries of the column chunks.
 
+    The argument `chunks` lists the metadata of column chunks in the row group with index `group`.
     Return 0 if no chunk has a dictionary.
     """
     longest = 0

@@ -155,8 +155,8 @@ class _Document:
     def extend(self, data: bytes, size: int, limit: int) -> None:
         """Add `size` bytes to the document.
 
-        The argument `data` holds all of them, or only the first. If the document becomes larger
-        than `limit` bytes, only its beginning is stored.
+        The argument `data` holds these bytes, or only the first of them. If the document becomes
+        larger than `limit` bytes, only its beginning is stored.
         """
         self.size += size
         self.line_end = size - len(_chomp(data)) if size == len(data) else 0
@@ -192,7 +192,11 @@ class _BatchBuilder:
         return self._first_line + self._batch.lines
 
     def count_lines(self, count: int, *, blank: bool = False, inside: bool = True) -> None:
-        """Add `count` lines to the counts of the batch, unless they belong to the next span."""
+        """Add `count` to the number of lines in the batch.
+
+        If `blank` is True, also add it to the number of blank lines. If `inside` is False, do
+        nothing, because the lines belong to the next span.
+        """
         if inside:
             self._batch.lines += count
             self._batch.blank_lines += count if blank else 0

@@ -122,7 +122,7 @@ def read_activity(note: IO[bytes]) -> Activity | None:
 
 @contextlib.contextmanager
 def limited_memory(room: int) -> Iterator[bool]:
-    """Limit the address space of this process to `room` bytes more than now, within the block.
+    """Allow this process at most `room` more bytes of address space within the block.
 
     Yield True if the limit was set. Yield False if the system has no such limit, or the process has
     a lower limit already.
@@ -141,7 +141,10 @@ def limited_memory(room: int) -> Iterator[bool]:
 
 
 class Watch:
-    """Limits of this process, and its `Activity`, written to the file descriptor `note`."""
+    """Limits of this process, and a record of its current `Activity`.
+
+    The activity is written to the file with the descriptor `note`, which the parent process reads.
+    """
 
     def __init__(self, note: int) -> None:
         self._note = mmap.mmap(note, _NOTE_BYTES)
@@ -150,17 +153,17 @@ class Watch:
         signal.signal(OVERTIME, signal.SIG_DFL)
 
     def begin(self, doing: str, *, source: int = NO_SOURCE, start: int = 0, stop: int = 0) -> None:
-        """Record what the process is `doing`.
+        """Record that the process begins a new activity, described by the text `doing`.
 
-        If it reads records, also record their span, `start` to `stop` of the input with index
-        `source`.
+        If the process reads records, `source` is the index of the input. The arguments `start` and
+        `stop` are the bounds of the span.
         """
         words = doing.encode()[: _NOTE_BYTES - _HEAD.size]
         self._note[_HEAD.size : _HEAD.size + len(words)] = words
         _HEAD.pack_into(self._note, 0, 0, len(words), source, start, stop, _NO_LINE, 0)
 
     def at(self, line: int | None, offset: int) -> None:
-        """Record the position of the current record, and restart the timer. Takes 1 us."""
+        """Record the position of the current record, and restart the timer. This takes 1 us."""
         at = _HEAD.size - _RECORD.size
         _RECORD.pack_into(self._note, at, _NO_LINE if line is None else line, offset)
         signal.setitimer(signal.ITIMER_PROF, self.seconds)

@@ -136,7 +136,7 @@ def excerpt(raw: bytes) -> str:
 
 
 def without_text(reject: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of an entry of rejects.jsonl that quotes no text of the record."""
+    """Return a copy of `reject` (an entry of rejects.jsonl) without quotations from the record."""
     return reject | {"detail": "", "excerpt": None}
 
 

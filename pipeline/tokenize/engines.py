@@ -84,7 +84,7 @@ def naming(tokenizer: str | None) -> Iterator[None]:
 class Encoder(Protocol):
     """Interface of engines, which encode batches of UTF-8 texts without adding BOS and EOS.
 
-    The attribute `batch_bytes` is the size of a batch, in bytes, that the engine encodes fastest.
+    An engine encodes fastest in batches of about `batch_bytes` bytes.
     """
 
     batch_bytes: int
@@ -163,7 +163,10 @@ class _GigatokenBatches(_Gigatoken):
 
 
 def _offsets(counts: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the offsets of consecutive rows with `counts` items, int64 [rows + 1]."""
+    """Return the offsets at which consecutive rows with `counts` items begin and end.
+
+    The result is an int64 array [rows + 1].
+    """
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     return offsets

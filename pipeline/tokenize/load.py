@@ -198,9 +198,10 @@ def _roles_beside(folder: Path) -> dict[str, str]:
 
 
 def _roles_in(data: bytes, where: str) -> dict[str, str]:
-    """Return the text of the special token for each role, such as ``eos_token``, that `data` names.
+    """Return a mapping from roles, such as ``eos_token``, to the texts of their special tokens.
 
-    The argument `data` is a tokenizer_config.json or a special_tokens_map.json.
+    The argument `data` is a tokenizer_config.json or a special_tokens_map.json. Roles for which it
+    names no token are left out.
     """
     config = _decode(data, where, dict[str, Any])
     roles = {}

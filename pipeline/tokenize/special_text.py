@@ -1,4 +1,6 @@
-"""Special tokens that texts contain as plain text: a count, and a check that they stay plain text.
+"""Counter of special tokens that texts contain as plain text.
+
+It can also check that such plain text does not become a special token.
 
 A search for each special token would take longer than tokenizing. So all special tokens with the
 same first character share a pattern, which branches where the tokens differ. Even text full of such

@@ -1,4 +1,4 @@
-"""Tokens as a dataset stores them: the settings of encoding, and the addition of BOS and EOS."""
+"""Conversion of the ids from an engine to the tokens that a dataset stores, with BOS and EOS."""
 
 from __future__ import annotations
 

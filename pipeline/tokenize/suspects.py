@@ -59,7 +59,7 @@ class Suspects:
 
     @cached_property
     def _member(self) -> npt.NDArray[np.bool_]:
-        """Return for each code point whether it is in the set, bool [0x110000]."""
+        """Return for each code point whether it is in the set, as a boolean array [0x110000]."""
         member = np.zeros(0x110000, np.bool_)
         for first, last in self._ranges:
             member[first : last + 1] = True
@@ -67,9 +67,10 @@ class Suspects:
 
     @cached_property
     def _pair(self) -> npt.NDArray[np.bool_]:
-        """Return for each pair of bytes whether a code point in the set begins with it in UTF-8.
+        """Return for each pair of bytes whether it begins a code point of the set in UTF-8.
 
-        The result is bool [0x10000]. The index is the first byte times 256 plus the second byte.
+        The result is a boolean array [0x10000]. The index is the first byte times 256 plus the
+        second byte.
         """
         codes = np.flatnonzero(self._member)
         pair = np.zeros(0x10000, np.bool_)
@@ -80,7 +81,7 @@ class Suspects:
 
     @cached_property
     def _least(self) -> int:
-        """Return the smallest first byte of a code point of the set in UTF-8."""
+        """Return the smallest byte with which the UTF-8 form of a code point in the set begins."""
         return int(self._pair.argmax()) >> 8
 
     def __contains__(self, code: int) -> bool:
@@ -149,8 +150,9 @@ def _parsed(ranges: str) -> Iterator[Range]:
 def _changeable() -> Iterator[Range]:
     """Yield ranges of the code points beyond ASCII whose properties have changed or may change.
 
-    Unicode 3.2 lacks these code points or gives them other properties. All planes after the third,
-    which hold tags and private use, are included.
+    A code point is included if Unicode 3.2 lacks it, or if its properties in Unicode 3.2 differ
+    from those in the Unicode of this Python. All planes after the third, which hold tags and
+    private use, are also included.
     """
     old, new = unicodedata.ucd_3_2_0, unicodedata
     same = [one for one in map(chr, _PLANES) if old.category(one) != "Cn"]
