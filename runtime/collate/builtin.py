@@ -116,11 +116,11 @@ def register_builtin(registry: _Registers) -> None:
 
 
 def _with_target_field(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that makes a collator by `make`, and lets it use the task's `target_field`.
+    """Return `make` in a wrapper whose collators use the task's `target_field` as labels.
 
-    The field is renamed to `labels` before samples are collated. The collator that `make` returns
-    is not changed if the task names no field, if collators find the field under its name, or if the
-    collator makes its labels itself by masking tokens.
+    The returned function makes a collator by `make`. The collator then renames the field to
+    `labels` in the samples, unless the task names no field, collators find the field under its own
+    name, or the collator makes its labels itself by masking tokens.
     """
 
     @wraps(make)

@@ -241,11 +241,11 @@ class MaskedLM(Padded):
     def _words(
         self, given: Any, work: UnfinishedBatch, real: Array, allowed: Array
     ) -> tuple[Array, Array]:
-        """Return two arrays [rows, width]: the word of each token, and whether it may be masked.
+        """Return two arrays [rows, width]: each token's word number, and whether it may be masked.
 
-        A word is a number that increases along the row. The words come from `given`, the field
-        `word_ids` of the samples, or from `continuations` if `given` is None. Raise `UsageError` if
-        both are None, and `SampleError` for `word_ids` that are no numbers or too few.
+        Word numbers increase along the row. The words come from `given`, the field `word_ids` of
+        the samples, or from `continuations` if `given` is None. Raise `UsageError` if both are
+        None, and `SampleError` for `word_ids` that are no numbers or too few.
         """
         if given is not None:
             rows, layout = work.rows["input_ids"], work.layouts["input_ids"]

@@ -156,9 +156,9 @@ class OutputSchema:
         """Return the dtype and pad value of the field `name`.
 
         The argument `kind` is NumPy's letter for the type of the field's numbers: ``"b"``, ``"i"``,
-        ``"u"`` or ``"f"``. Floats stay floats unless the schema has another dtype: labels of a
-        regression are float32. The argument `pad_value` is used if the schema has no pad value.
-        Raise `UsageError` if the pad value does not fit the dtype.
+        ``"u"`` or ``"f"``. Floats stay floats unless the schema sets a different dtype, so labels
+        of a regression are float32. The argument `pad_value` is used if the schema has no pad
+        value. Raise `UsageError` if the pad value does not fit the dtype.
         """
         key = (name, pad_value, kind)
         if key not in self._resolved:

@@ -241,7 +241,7 @@ def _number(row: int, value: Any) -> float:
 def require_fields(columns: Columns, *names: str, where: str) -> None:
     """Raise `UsageError` if a name in `names` is no field of the samples.
 
-    The text `where` says in the error what needs the fields.
+    The text `where` names the task that needs the fields. It appears in the error.
     """
     missing = [name for name in names if name not in columns]
     if missing:

@@ -38,8 +38,8 @@ class TokenIds:
 def token_ids(tokenizer: Any) -> TokenIds:
     """Return the ids of special tokens, the vocabulary size and the padding side of `tokenizer`.
 
-    The pad id is that of the pad token, else that of the end-of-text token, else 0. Raise
-    `UsageError` for an object without `get_vocab`.
+    If there is no pad token, the end-of-text token is used for padding. If there is neither, the
+    pad id is 0. Raise `UsageError` for an object without `get_vocab`.
     """
     vocabulary = _vocabulary(tokenizer)
     special = _special(tokenizer, vocabulary)
@@ -103,9 +103,10 @@ def _special(tokenizer: Any, vocabulary: dict[str, int]) -> tuple[int, ...]:
 def _first(
     tokenizer: Any, vocabulary: dict[str, int], attribute: str, names: tuple[str, ...]
 ) -> int | None:
-    """Return the id in the attribute `attribute` of the tokenizer, or else of a token in `names`.
+    """Return the id of a special token, or None if the tokenizer does not have it.
 
-    Of these tokens, the first that is in the vocabulary is used. Return None if there is none.
+    The id is read from the attribute of the tokenizer with the name `attribute`. If there is no
+    such id, the first token of `names` that is in the vocabulary is used.
     """
     found = getattr(tokenizer, attribute, None)
     if isinstance(found, int):

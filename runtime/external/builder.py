@@ -86,8 +86,8 @@ class DataLoaderBuilder:
 
         With ``"auto"``, `suggest_workers` chooses the number. If `pin_memory` is False, batches are
         never in pinned memory. If it is True, they are in pinned memory if an accelerator is
-        present. An option that is None gets the default of `LoaderConfig`, except that
-        `prefetch_factor` is not changed.
+        present. If `multiprocessing_context` or `persistent` is None, the option gets the default
+        of `LoaderConfig`. If `prefetch_factor` is None, the option is not changed.
         """
         self._set(num_workers=0, persistent_workers=None, multiprocessing_context=None)
         self._set(
@@ -102,7 +102,10 @@ class DataLoaderBuilder:
         return self._set(num_workers=num_workers)
 
     def with_pin_memory(self, pin_memory: bool = True) -> DataLoaderBuilder:
-        """Put batches into pinned memory if an accelerator is present, or never if False."""
+        """Put batches into pinned memory if an accelerator is present.
+
+        If `pin_memory` is False, never put batches into pinned memory.
+        """
         require(isinstance(pin_memory, bool), "pin_memory", f"must be a bool, got {pin_memory!r}")
         return self._set(pin_memory=None if pin_memory else False)
 
@@ -137,10 +140,10 @@ class DataLoaderBuilder:
         label_pad_id: int | None = None,
         multiple: int | None = None,
     ) -> DataLoaderBuilder:
-        """Set padding options of the collate function, or use `Padded` if no function is set.
+        """Set padding options of the collate function.
 
-        An option that is None keeps the value of the collate function. `Padded` pads on the right
-        by default.
+        An option that is None keeps the value of the collate function. If no collate function is
+        set, a `Padded` is used, which pads on the right by default.
         """
         given = {
             "padding_side": padding_side, "max_length": max_length, "pad_id": pad_id,
@@ -186,9 +189,10 @@ class DataLoaderBuilder:
     def with_distributed(
         self, rank: int | None = None, world_size: int | None = None
     ) -> DataLoaderBuilder:
-        """Set the data-parallel rank and world size; None takes them from torch.distributed.
+        """Set the data-parallel rank and world size.
 
-        If both are numbers, no process group is needed.
+        A value that is None is taken from torch.distributed. If both values are given, no process
+        group is needed.
         """
         if world_size is not None and rank is not None:
             world_size = whole_number("world_size", world_size, 1)
@@ -262,9 +266,10 @@ class DataLoaderBuilder:
         )  # fmt: skip
 
     def _collate(self) -> Collate | None:
-        """Return the collate function with the padding options and the schema applied, or None.
+        """Return the collate function with the padding options and the schema applied.
 
-        Raise `UsageError` if the collate function has no such options.
+        Return None if neither a collate function nor padding is set. Raise `UsageError` if the
+        collate function has no such options.
         """
         collate = self._config.collate_fn
         if not self._padding:

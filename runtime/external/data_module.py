@@ -232,11 +232,11 @@ class UniversalDataModule:
         return self.val_split if isinstance(self._data.train, Part) else 0.0
 
     def _divide(self, train: Any, val: Any, test: Any) -> _Splits:
-        """Return the data of the three loaders, from the arguments of the same names.
+        """Return the data of the three loaders, from the arguments `train`, `val` and `test`.
 
-        A mapping `train` also provides validation and test data that are not given. If there is
-        then no validation data, the fraction `val_split` of map-style training data is held out for
-        it. Raise `UsageError` if a mapping has no split ``"train"``.
+        If `train` is a mapping of splits, its validation and test splits are used where `val` or
+        `test` is None. If there is still no validation data, the fraction `val_split` of map-style
+        training data is held out for it. Raise `UsageError` if a mapping has no split ``"train"``.
         """
         if isinstance(train, str | Path):
             train = open_data(train)

@@ -14,7 +14,8 @@ ranks. If that is acceptable and reading is expensive, give each rank its shard 
 (with `infinite=True`, so that no rank ends before the others) and a loader with `dp_size=1`. Or
 build a dataset of shards.
 
-A run resumes by reading the stream up to its position.
+To resume a run, the loader reads the epoch from its first row, and discards the rows before the
+saved position.
 """
 
 from __future__ import annotations
@@ -95,8 +96,8 @@ class IterableSource:
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass serve `epoch`, from its beginning or from a loaded position in it.
 
-        A position in a different epoch is discarded. Warn if it was loaded from a state, and no
-        pass has started from it.
+        If the next pass would start in a different epoch, its starting position is discarded. Warn
+        if that position was loaded from a state, and no pass has started from it yet.
         """
         epoch = whole_number("epoch", epoch)
         if self._loaded and epoch != self.next.epoch:
@@ -113,10 +114,10 @@ class IterableSource:
         return _IterablePass(self, self.next, self.passes)
 
     def upcoming(self, workers: int) -> tuple[None, Any]:
-        """Return None and the first batch of the next pass, or twice None if there is no batch.
+        """Return the pair (None, batch), where `batch` is the first batch of the next pass.
 
-        The first None is in the place of the `Step`, which streams do not have. The stream is read
-        up to this batch.
+        If the pass has no batch, the second item is also None. The first item would be the `Step`,
+        which streams do not have. The stream is read up to this batch.
         """
         return None, self.dataset.upcoming(self.next)
 
@@ -148,9 +149,9 @@ class IterableSource:
     def _sized_as(self, state: object) -> dict[str, Any]:
         """Return the definition of the order, with the buffer size of `state` instead of a default.
 
-        If the buffer size is not a default, or if `state` belongs to an unshuffled stream and has
-        no buffer size, return the definition unchanged. The caller then refuses `state` if its
-        definition differs.
+        Return the definition unchanged if its buffer size is not a default, or if `state` has no
+        buffer size because its stream was not shuffled. The caller then refuses `state` if the
+        definition in it differs from the result.
         """
         stored = state.get("order") if isinstance(state, Mapping) else None
         size = stored.get("buffer") if isinstance(stored, Mapping) else None
@@ -211,10 +212,10 @@ class _IterablePass:
     def _has_next(self, served: int) -> bool:
         """Return whether another pass follows this pass, which had no batch.
 
-        The result is True if this pass started from a loaded position, because that position was
-        then the end of an epoch. Otherwise warn and return False. But raise `InputError` if rows
-        were read and none could be used, or if the stream is infinite. The argument `served` is the
-        position at the end of the pass.
+        If this pass started from a position within an epoch, return True: the epoch had no further
+        batch, and the next epoch follows. Otherwise warn and return False, except in two cases:
+        raise `InputError` if rows were read and none could be used, and if the stream is infinite.
+        The argument `served` is the position at the end of the pass.
         """
         if self._begin.position:
             return True
@@ -353,7 +354,7 @@ class BatchStream(IterableDataset[Any]):
 
     @property
     def infinite(self) -> bool:
-        """Return whether a new epoch follows the last row of an epoch."""
+        """Return whether iteration continues with the next epoch when an epoch ends."""
         return self.steps is not None and self.steps.infinite
 
     @property
@@ -438,7 +439,7 @@ class BatchStream(IterableDataset[Any]):
         return {number: sample for number, sample in made.items() if sample is not SKIPPED}
 
     def _any(self, group: list[NumberedRow], epoch: int) -> dict[int, Any]:
-        """Return a dict from row number to sample with the first usable sample of the global batch.
+        """Return the first usable row of the global batch, as a dict {row number: sample}.
 
         The dict is empty if no row can be used.
         """

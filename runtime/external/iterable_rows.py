@@ -103,11 +103,14 @@ def part_of_rows(
     """Return an iterator of (number, row) for reader `part` of `parts` readers of the stream.
 
     Together, the readers return every row once. A reader reads the whole stream and returns the
-    rows whose number `n` satisfies ``n % parts == part``. If `by_shards` is True, a reader reads
-    only its shards, which the method `shard(num_shards=, index=)` of Hugging Face streams selects.
-    If there are fewer shards than readers, several readers divide the rows of a shard. Rows are
-    then numbered within the shards. Raise `UsageError` if the stream has no shards. The keyword
-    arguments `drawing` are `seed` and `draws` of `all_rows`.
+    rows whose number `n` satisfies ``n % parts == part``.
+
+    If `by_shards` is True, a reader reads only its shards, which the method
+    `shard(num_shards=, index=)` of Hugging Face streams selects, and numbers only their rows. If
+    there are fewer shards than readers, several readers divide the rows of a shard. Raise
+    `UsageError` if the stream has no shards.
+
+    The keyword arguments `drawing` are `seed` and `draws` of `all_rows`.
 
     >>> list(part_of_rows(lambda: iter("abc"), 0, part=0, parts=2))
     [(0, 'a'), (2, 'c')]

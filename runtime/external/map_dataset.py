@@ -318,10 +318,10 @@ def _some(numbers: list[int]) -> str:
 
 
 def failed(where: str, doing: str, error: Exception) -> DataprepError:
-    """Return the error to raise in place of `error`, which occurred while `doing` something.
+    """Return the error to raise in place of `error`, which an action on samples has raised.
 
-    The result is a `StorageError` if the machine failed, else a `SampleError` about the samples
-    `where`. The text `doing` names the action, such as "reading it".
+    The result is a `StorageError` if the machine failed, else a `SampleError`. In its message, the
+    text `where` names the samples, and the text `doing` names the action, such as "reading it".
     """
     machine = machine_error(error)
     if machine is not None:

@@ -57,7 +57,9 @@ class PreprocessError(SampleError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preprocessing:
-    """Preprocessing of an example in the stages of `STAGES`; only the last stage always runs.
+    """Preprocessing of an example: the stages listed in `STAGES`, one after the other.
+
+    A stage without an option is left out. The last stage, which makes tensors, always runs.
 
     >>> steps = Preprocessing(column_mapping={"body": "text"})
     >>> steps({"body": "Hi", "scores": [1, 2]}, "row 0")

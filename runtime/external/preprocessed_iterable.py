@@ -139,7 +139,10 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         return int(self._skips.sum())
 
     def skips(self) -> dict[str, int]:
-        """Return a dict from each stage that failed to the number of rows left out by it."""
+        """Return the number of rows left out because of each stage, as a dict {stage: number}.
+
+        Stages that never failed are not in the dict.
+        """
         counts = self._skips.sum(0).tolist()
         return {stage: n for stage, n in zip(STAGES, counts, strict=True) if n}
 

@@ -282,7 +282,7 @@ class SampleCache:
 
 
 def copied(value: Any, other: Callable[[Any], Any] = copy.deepcopy) -> Any:
-    """Return a deep copy of `value`, which uses `other` to copy objects of unknown types."""
+    """Return a deep copy of `value`. Objects of unknown types are copied by calling `other`."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, torch.Tensor):

@@ -179,7 +179,10 @@ class DrawsWatch:
 
 
 def _undeclared(what: str) -> UsageError:
-    """Return the error that `what` uses random numbers although it was not declared to."""
+    """Return the error for random numbers that were used without ``draws=True``.
+
+    The text `what` names the code that used them, such as "stream".
+    """
     return UsageError(
         f"the {what} draws from the random generators of Python, NumPy or torch", where="draws",
         code=UNDECLARED_DRAWS,
@@ -221,7 +224,7 @@ def seeded_rows(
 
 
 class _SeparateGenerators:
-    """Random generators for a single stream, with the state that they have between two rows."""
+    """Random generators that only one stream uses; their state is stored between two rows."""
 
     def __init__(self) -> None:
         self._numpy = np.random.MT19937(0)

@@ -65,10 +65,10 @@ _TOKEN_ROWS: _Content = ("rows of tokens", ("lm", "masked_lm"))
 
 
 def labels_for(split: Split) -> Labels:
-    """Return the value of the option `labels` for rows of `split` that serve a task.
+    """Return the value of the option `labels` with which rows of `split` are made for a task.
 
-    The value is ``"unshifted"``, except for groups of answers, which have no labels: for them it is
-    the default, ``"shifted"``.
+    The value is ``"unshifted"``. If the split holds groups of answers, which have no labels, the
+    value is the default, ``"shifted"``.
     """
     # Groups of answers have no labels, so the default stays.
     return "shifted" if row_kind(split) == "groups" else "unshifted"

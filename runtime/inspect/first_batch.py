@@ -42,9 +42,11 @@ def validate_first_batch(loader: Loader, *, vocab_size: int | None = None) -> An
     compared with the vocabulary of the dataset. Embeddings and pairs are checked by the functions
     of runtime/arrays/batch_checks.py, and batches made by a collate function by `check_collated`.
     Raise `IncompatibleError` (E_BATCH) with field, row and value of the first problem. Raise
-    `UsageError` if `loader` is no `Loader`. The next pass serves this batch again. The call costs
-    as much as making one batch. For a stream of built data it also reads one window of blocks, and
-    for a stream of the caller all rows before the batch.
+    `UsageError` if `loader` is no `Loader`.
+
+    The next pass serves this batch again. The call costs as much as making one batch. For a
+    stream over a built dataset it also reads one window of blocks. For a foreign stream it also
+    reads all rows before the batch.
 
         >>> batch = validate_first_batch(loader, vocab_size=50304)         # doctest: +SKIP
     """
@@ -136,8 +138,8 @@ def _check_views(
 ) -> None:
     """Raise `IncompatibleError` for the first problem of a batch that has several parts.
 
-    The mapping `views` holds the fields of each part under the prefix of their names, such as
-    ``"chosen_"``. In a part the names have no prefix; the error adds it. The number of rows is not
+    The mapping `views` maps the prefix of each part, such as ``"chosen_"``, to the part: a dict
+    whose field names lack the prefix. Errors name fields with the prefix. The number of rows is not
     checked in the part ``"responses_"``, because a row of the batch has several responses.
     """
     for prefix, view in views.items():
@@ -166,8 +168,8 @@ def check_collated(
 
     Labels of `CausalLM` must equal the inputs, or the inputs shifted by one token. Labels of other
     collate functions may be classes, numbers or targets, but at most half of them may equal the
-    inputs shifted by another number of tokens. At least one label must count in the loss. These
-    two rules do not apply to `MaskedLM`.
+    inputs shifted by more than one token or in the wrong direction. At least one label must count
+    in the loss. The last two rules do not apply to `MaskedLM`.
     """
     if not isinstance(batch, Mapping):
         _check_unnamed(batch, rows)
@@ -381,8 +383,8 @@ def _check_labels(ids: torch.Tensor, labels: torch.Tensor) -> None:
 def _misaligned(ids: torch.Tensor, labels: torch.Tensor, kind: str) -> torch.Tensor:
     """Return a bool array with the shape of `ids`, True where a label is wrong.
 
-    If `kind` is ``"unshifted"``, a label must equal the input at its position, and otherwise the
-    next input. The last label of a row has no next input, and is then never wrong.
+    If `kind` is ``"unshifted"``, each label must equal the input at its position. Otherwise it must
+    equal the next input; the last label of a row, which has no next input, is never wrong.
     """
     if kind == "unshifted":
         return labels != ids

@@ -52,7 +52,10 @@ class LoaderProfile:
 
     @property
     def waited_share(self) -> float:
-        """The fraction of time spent waiting, computed from sums, which include disturbances."""
+        """The fraction of time spent waiting, computed from total times.
+
+        In contrast to `overhead`, it includes rare long waits.
+        """
         return self.waited_s / max(self.waited_s + self.stepped_s, 1e-12)
 
     def __str__(self) -> str:
@@ -99,10 +102,10 @@ def profile_loader(
     """Return the times of `batches` batches of `loader`, each followed by a `step`.
 
     First, `warmup` batches are read and not counted. The argument `loader` may be any iterable of
-    batches. The argument `step` is a function of a batch, or a number of seconds to sleep, because
-    the CPU is idle during a step on an accelerator. A function that starts work on an accelerator
-    has to wait until it ends: `torch.accelerator.synchronize()`. If the loader ends early, fewer
-    batches are counted.
+    batches. The argument `step` is a function that is called with each batch, or a number of
+    seconds to sleep in place of a step on an accelerator. A function that starts work on an
+    accelerator has to wait until the work is done: call `torch.accelerator.synchronize()`. If the
+    loader ends early, fewer batches are counted.
 
     Raise `InputError` for a loader with no batches after the warm-up, and `UsageError` for invalid
     arguments.

@@ -18,10 +18,10 @@ __all__ = ["find_record", "records_of", "sources_of"]
 def sources_of(split: Split, documents: Ints) -> tuple[Ints, Ints]:
     """Return the input number of each document, and its position in the input, as int64 arrays [k].
 
-    An input number is an index of `split.dataset.inputs`. The position is a byte offset, or in a
-    table a row number. The cost is about 10 microseconds for each shard that contains a document.
-    Raise `IndexError` for a document that does not exist, and `IntegrityError` if a stored input
-    number does not exist.
+    An input number is an index of `split.dataset.inputs`. The position is a byte offset in a file,
+    or a row number in a table. The cost is about 10 microseconds for each shard that contains a
+    document. Raise `IndexError` for a document that does not exist, and `IntegrityError` if a
+    stored input number does not exist.
     """
     _check(split, documents)
     out = np.empty((len(documents), 2), np.int64)

@@ -44,7 +44,7 @@ class DividedOrder(Protocol):
 
     @property
     def end(self) -> str:
-        """``"drop"``, ``"pad"`` or ``"partial"``: what happens to an incomplete global batch."""
+        """What happens to an incomplete global batch: ``"drop"``, ``"pad"`` or ``"partial"``."""
         ...
 
     @property
