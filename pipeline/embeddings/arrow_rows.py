@@ -280,7 +280,7 @@ def _vectors(array: Any, column: Column) -> ColumnValues:
 def _rows_with_nulls(
     numbers: Any, starts: npt.NDArray[np.int64], width: int, problems: dict[int, Problem]
 ) -> list[int]:
-    """Return the numbers of the rows with a null in their list, except rows in `problems`.
+    """Return the indices of the rows whose list contains a null. Rows in `problems` are left out.
 
     The list of row i is ``numbers[starts[i]:starts[i] + width]``.
     """

@@ -3,7 +3,8 @@
 Every array contains the rows of all units, in order. Each row belongs to the split that the hash of
 its split key determines, and a split is stored as a list of row numbers. A large file of a unit
 becomes a shard by a hard link, and small files are joined. The memory needed is that of a block of
-rows. Splits of exact sizes need 16 bytes more for each row whose hash is near the end of a split.
+rows. Splits of exact sizes need 16 bytes more for each row whose hash is close to the border
+between two splits.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class UnitRows:
                 yield block
 
     def hashes(self) -> Iterator[HashedDocuments]:
-        """Yield blocks of rows: the hashes of their split keys, and the row numbers."""
+        """Yield the hashes of the split keys and the row numbers of each block of rows."""
         first = 0
         for _, block in self.blocks(HASHES, "<u8", ()):
             yield block, np.arange(first, first + len(block))

@@ -1,4 +1,4 @@
-"""Rows of JSONL files as columns: arrays of numbers, numbers, booleans and texts.
+"""Rows of JSONL files as columns of vectors, numbers, booleans and texts.
 
 msgspec decodes only the fields that are needed (see `json_lines`), at about 200 MB/s of JSON. Most
 of this time is spent on parsing numbers. A block with a blank or invalid line is parsed line by
@@ -302,8 +302,8 @@ def _type_of(value: Any) -> FieldType:
 def json_sizes(source: Source) -> tuple[int, int]:
     """Return the number of non-blank lines and of decompressed bytes in the first block of a file.
 
-    Blocks that are blank, or a single line over the size limit, are skipped. Return (0, 0) if there
-    is no other block.
+    A block is skipped if it is blank, or if it consists of a single line over the size limit.
+    Return (0, 0) if all blocks are skipped.
     """
     found = _first_lines(source)
     return found.lines, found.size

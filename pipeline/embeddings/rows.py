@@ -152,7 +152,7 @@ def wrong_type(column: Column, found: str) -> Problem:
 
 
 def wrong_width(column: Column, found: int) -> Problem:
-    """Return the problem of a vector with `found` numbers, which is not the width of `column`."""
+    """Return the problem of a vector that has `found` numbers instead of the width of `column`."""
     return Problem(
         "wrong_width", f"the field {column.field!r} has {found} numbers, not {column.width}"
     )

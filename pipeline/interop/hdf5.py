@@ -309,9 +309,9 @@ def read_rows(path: Path, tensor: Tensor, start: int, stop: int) -> npt.NDArray[
 class _FileSink:
     """New file through which h5py writes, used as a context manager.
 
-    After a failed write, HDF5 cannot close a file, and it crashes the process at exit. So every
-    write appears to succeed to HDF5, and nothing is written after the first failure. This failure
-    is raised as a `StorageError` at the end of the block, when HDF5 has closed the file.
+    If a write fails, HDF5 can no longer close the file, and crashes the process at exit. To prevent
+    this, errors of writing are hidden from HDF5. Nothing is written after the first error. This
+    error is raised as a `StorageError` at the end of the block, when HDF5 has closed the file.
     """
 
     def __init__(self, path: Path) -> None:

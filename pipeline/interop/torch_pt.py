@@ -179,7 +179,7 @@ def _member(name: str) -> zipfile.ZipInfo:
 
 
 def _numbers(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
-    """Return the archive member for the numbers, padded so that the numbers are aligned."""
+    """Return the archive member for the numbers of the tensor, padded so that they are aligned."""
     member = _member("data/0")
     at = archive.fp.tell() + _BEFORE + len(member.filename) + 4  # type: ignore[union-attr]
     size = -at % _ALIGN

@@ -25,11 +25,12 @@ _AT_ONCE = 1 << 16  # rows in a block
 def check_links(
     pair_index: Ints, clusters: Ints, offsets: Ints, keyword_ids: Ints, sizes: Sequence[int]
 ) -> None:
-    """Raise `DataprepError` (E_PAIRS) unless all numbers refer to existing rows of other arrays.
+    """Raise `DataprepError` (E_PAIRS) if a number in an array refers to a row that does not exist.
 
-    Raise it also if two pairs have the same question and source, or if the offsets do not divide
-    `keyword_ids` into one list for each pair. `sizes` holds the numbers of questions, sources,
-    keywords and clusters, in this order.
+    The numbers in `pair_index`, `clusters` and `keyword_ids` are checked. Raise the error also if
+    two pairs have the same question and source, or if the offsets do not divide `keyword_ids` into
+    one list for each pair. `sizes` holds the numbers of questions, sources, keywords and clusters,
+    in this order.
     """
     questions, sources, keywords, n_clusters = sizes
     _require_bounds("pair_index (questions)", pair_index[:, 0], 0, questions)
@@ -47,10 +48,11 @@ def check_links(
 def check_negatives(
     pair_index: Ints, clusters: Ints, negatives: Ints, tiers: Ints, sources: int
 ) -> None:
-    """Raise `DataprepError` (E_PAIRS) unless negatives and tiers, [pairs, n_neg] each, are valid.
+    """Raise `DataprepError` (E_PAIRS) if the negatives or their tiers are invalid.
 
-    The negatives of a pair must be distinct, and none of them may be a source of the same question.
-    A negative must have tier 1 if it is in the cluster of the pair, and a different tier if not.
+    Both arrays must have the shape [pairs, n_neg]. The negatives of a pair must be distinct, and
+    none of them may be a source of the same question. A negative must have tier 1 if it is in the
+    cluster of the pair, and a different tier if not. ``clusters[i]`` is the cluster of pair i.
     """
     _require_bounds("hard_negatives", negatives.ravel(), 0, sources)
     _require_bounds("negative_tiers", tiers.ravel(), 1, 5)
@@ -97,9 +99,10 @@ def check_numbers(
 
 
 def check_splits(splits: Mapping[str, Ints], questions: Ints) -> None:
-    """Raise `DataprepError` (E_PAIRS) unless every pair is in one split, in increasing order.
+    """Raise `DataprepError` (E_PAIRS) unless every pair is in exactly one split.
 
-    All pairs of a question must be in the same split.
+    Raise the error also if the pair numbers of a split are not in increasing order, or if two
+    splits contain pairs of the same question. ``questions[i]`` is the question of pair i.
     """
     every = np.concatenate([np.empty(0, np.int64), *splits.values()])
     whole = np.array_equal(np.sort(every), np.arange(len(questions)))

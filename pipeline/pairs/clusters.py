@@ -194,11 +194,11 @@ def _kmeans(options: PairOptions, vectors: Array, checkpoints: Checkpoints) -> I
 
 
 def _keyword_clusters(source: Source, keywords: Sequence[str]) -> tuple[list[str], Ints]:
-    """Return the cluster names in the JSON file `source`, and int64 [keywords]: indices of names.
+    """Return the cluster names in the JSON file `source`, and the cluster of each of `keywords`.
 
-    The array holds the cluster of each of `keywords`, or -1 if the file assigns no cluster to it.
-    Raise `InputError` if the file is not a JSON object from keywords to clusters, or if it contains
-    the same keyword in different cases.
+    The clusters are an int64 array of indices into the names. The index is -1 if the file assigns
+    no cluster to the keyword. Raise `InputError` if the file is not a JSON object from keywords to
+    clusters, or if it contains the same keyword in different cases.
     """
     problem = 'is no JSON object {"keyword": cluster}'
     try:
@@ -305,10 +305,11 @@ def fall_back(
 ) -> Ints:
     """Return a copy of `clusters` in which every -1 is replaced by the cluster that `rule` chooses.
 
-    Pair i has the cluster ``clusters[i]`` and the question ``questions[i]``. `vectors` holds the
-    vectors of the questions. The `vectors` and `centroids` have length 1, except that a centroid of
-    zeros marks an empty cluster, which is never chosen. If `rule` is ``none``, or if every cluster
-    is empty, `clusters` itself is returned.
+    Pair i has the cluster ``clusters[i]`` and the question ``questions[i]``. The rows of `vectors`
+    are the vectors of the questions, and the rows of `centroids` are the centroids of the clusters.
+    Every row must have length 1. Only the centroid of an empty cluster is zeros, and this cluster
+    is never chosen. If `rule` is ``none``, or if every cluster is empty, `clusters` itself is
+    returned.
     """
     without = np.flatnonzero(clusters < 0)
     filled = np.flatnonzero(centroids.any(axis=1))

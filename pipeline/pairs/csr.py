@@ -19,9 +19,9 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RowSets:
-    """Sets of numbers from 0 to `limit` - 1.
+    """List of sets, each of which contains integers from 0 to `limit` - 1.
 
-    Set i is ``values[offsets[i]:offsets[i + 1]]``, in increasing order.
+    The members of set i are ``values[offsets[i]:offsets[i + 1]]``, in increasing order.
     """
 
     offsets: Ints

@@ -3,9 +3,10 @@
 Sample n of a pool is the value at position n of a keyed permutation of the pool. So the sample
 depends only on n, the key and the size of the pool. The permutation is a Feistel network over the
 finalizer of SplitMix64, applied again until its value is below the size of the pool. The network
-has twelve rounds, because fewer rounds are not random enough for pools of a few numbers. There the
-frequencies of pairs of samples differ by more than chance with ten rounds, and by a quarter with
-six (tests/pipeline/pairs/test_draws.py). A sample takes about 200 ns.
+has twelve rounds, because fewer rounds are not random enough for pools of a few numbers. In such
+pools, some pairs of samples occur more often than others: with six rounds the frequencies differ by
+a quarter, and with ten rounds still by more than chance (tests/pipeline/pairs/test_draws.py). A
+sample takes about 200 ns.
 
 Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014. Black, Rogaway:
 Ciphers with Arbitrary Finite Domains, CT-RSA 2002.

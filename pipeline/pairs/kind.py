@@ -154,9 +154,9 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
     ) -> tuple[TextEncoder | None, Probe | None]:
         """Return the encoder and its probe, or None for both if no text needs the encoder.
 
-        The probe contains the encoder's vectors of a few fixed texts, which identify it. `existing`
-        is the probe that the finished dataset stores, or None. It is returned again if the encoder
-        still makes the same vectors.
+        The probe consists of the encoder's vectors for a few fixed texts, and identifies the
+        encoder. `existing` is the probe that the finished dataset stores, or None. If the encoder
+        still makes the same vectors, `existing` is returned as the probe.
         """
         if not require_vectors(options, inputs, table.pairs):
             return None, None

@@ -92,7 +92,7 @@ class MergedPairs:
 
 
 class _TextNumbers:
-    """Numbers of distinct texts, in the order of first appearance."""
+    """Mapping from distinct texts to numbers, counted from 0 in the order of first appearance."""
 
     def __init__(self) -> None:
         self.of: dict[str, int] = {}
@@ -301,10 +301,10 @@ def ordered_labels(labels: Iterable[str]) -> list[str]:
 
 
 def _in_order(numbers: dict[str, int], codes: Sequence[int]) -> tuple[list[str], Ints]:
-    """Return the sorted labels in use, and int64 [codes]: the index of the label of each code.
+    """Return a sorted list of the labels in use, and an index into this list for each of `codes`.
 
     `numbers` maps each label to its code. A label is in use if its code is in `codes`. The code -1
-    means no label, and its index is -1.
+    means no label, and its index is also -1. The indices are an int64 array.
     """
     used = {*codes}
     names = ordered_labels(name for name, number in numbers.items() if number in used)

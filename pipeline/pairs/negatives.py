@@ -76,11 +76,12 @@ def require_enough(links: Links, n_neg: int, texts: Sequence[str]) -> None:
 
 
 def near_clusters(centroids: Floats, members: RowSets, count: int) -> RowSets:
-    """Return, for each cluster, the sources of the `count` clusters nearest to it.
+    """Return, for each cluster, the sources that belong to the `count` clusters nearest to it.
 
-    Set c of `members` holds the sources of cluster c. Sources of the cluster itself are left out,
-    and empty clusters are not counted. Nearness is the cosine of the `centroids`, which have length
-    1. At a tie the lower number comes first.
+    Set c of `members` holds the sources of cluster c. Set c of the result holds no sources of
+    cluster c itself. Empty clusters are not among the nearest clusters. The nearest clusters are
+    those whose `centroids` have the highest cosine; the centroids must have length 1. At a tie the
+    cluster with the lower number is nearer.
     """
     n = len(members)
     filled = np.flatnonzero(members.counts)
@@ -215,11 +216,13 @@ class _Pools:
 
 
 class _Complements:
-    """Numbers outside of sets, computed from their rank instead of being stored.
+    """Lookup of the integers that are not in a set, by rank, for many sets.
 
-    The number of rank r, counted from 0, is the r-th number that is not in the set. Below the j-th
-    value v of the set there are v - j numbers outside the set. This count never decreases with j.
-    So the number of rank r is r plus the number of values of the set whose count is at most r.
+    The integer of rank r is the r-th smallest integer outside the set, counted from 0. It is
+    computed, not stored: it is r plus the number of members of the set that are below it. The
+    member v at position j of the sorted set has v - j integers outside the set below it. So v is
+    below the result exactly if v - j is at most r. A binary search counts these members, because
+    v - j never decreases with j.
     """
 
     def __init__(self, lists: RowSets) -> None:
@@ -228,7 +231,7 @@ class _Complements:
         self._below = lists.keys - places  # set * limit + numbers outside the set below the value
 
     def at(self, numbers: Ints, ranks: Ints) -> Ints:
-        """Return int64 [n]: the number of rank ``ranks[i]`` among those outside set ``numbers[i]``.
+        """Return int64 [n]: the integer of rank ``ranks[i]`` that is not in set ``numbers[i]``.
 
         The set number -1 means an empty set.
         """

@@ -239,7 +239,7 @@ class PairOptions:
         return parse_curriculum(self.curriculum)
 
     def stored(self, splits: Sequence[str | None]) -> dict[str, Any]:
-        """Return the options for config.json: those that decide the content of the dataset.
+        """Return the options that decide the content of the dataset, in the form for config.json.
 
         Files are stored by name, without their folder. `splits` lists the split of each input
         table, with None for a table to which the option `split_input` gives no split.

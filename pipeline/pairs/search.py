@@ -7,11 +7,11 @@ comes first.
 linear algebra library, because these only affect which candidates are compared again. The error of
 a float32 dot product is at most dim * 2**-24 for any order of the sum (Higham, Accuracy and
 Stability of Numerical Algorithms, 2nd ed., section 3.1). So every source whose float32 similarity
-is within twice that error of the k-th best is compared again in float64. The cost is one float32
-matrix product of questions and sources, and a quarter of its time to choose candidates: a question
-among 100,000 sources of 384 numbers takes 0.85 ms of one core. Each thread needs 20 MiB of memory
-besides the vectors. The search is slower, with the same result, if thousands of sources equal the
-k-th best of a question to six digits.
+is within twice that error of the k-th best is compared again in float64. Most of the time is spent
+on one float32 matrix product of questions and sources. The choice of candidates takes a quarter of
+the time of this product. With 100,000 sources of width 384, a question takes 0.85 ms on one core.
+Each thread needs 20 MiB of memory besides the vectors. The search is slower, with the same result,
+if thousands of sources have almost the same similarity as the k-th best (equal to six digits).
 
 `faiss_search` is approximate, for more sources than can all be compared. It builds an inverted file
 of about 4 * sqrt(n) cells, and each question reads a thirty-second of them

@@ -74,10 +74,11 @@ def split_questions(
 
 
 def _guaranteed(names: Sequence[str], ratios: npt.NDArray[np.float64]) -> list[int]:
-    """Return the indices of the splits that get a question of every cluster with enough questions.
+    """Return the indices of the splits that get at least one question of each cluster.
 
-    They are at most two splits with a ratio above 0: ``train`` and ``val`` if these exist, or else
-    the first splits.
+    There are at most two such splits, and their ratio is above 0. The splits ``train`` and ``val``
+    are chosen before all others, and the others in their order in `names`. A cluster with a single
+    question gives its question to the first of the two.
     """
     wanted = [n for n in range(len(names)) if ratios[n] > 0]
     first = len(_FIRST)
@@ -86,10 +87,12 @@ def _guaranteed(names: Sequence[str], ratios: npt.NDArray[np.float64]) -> list[i
 
 
 def _sizes(count: int, owed: npt.NDArray[np.float64], guaranteed: Sequence[int]) -> Ints:
-    """Return int64 [splits]: the number of questions that each split gets. The sum is `count`.
+    """Return int64 [splits]: the number of questions of a cluster that each split gets.
 
-    The splits in `guaranteed` get one question each, if there are enough. The other questions are
-    distributed in proportion to what remains of the numbers in `owed`.
+    The cluster has `count` questions. First, each split in `guaranteed` gets one question, as long
+    as there are questions. The other questions are distributed in proportion to the numbers that
+    the splits still lack: ``owed[i]`` is the number of questions that split i should have got by
+    now, including this cluster, minus the number that it has got.
     """
     sizes = np.zeros(len(owed), np.int64)
     for split in guaranteed[:count]:

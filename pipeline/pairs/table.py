@@ -84,9 +84,10 @@ class PairInputs:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Question, source and cluster of each of P pairs, as arrays of numbers, int64 [P].
+    """Numbers of the question, the source and the cluster of each of P pairs.
 
-    The numbers are below `n_questions`, `n_sources` and `n_clusters`. The cluster -1 means none.
+    `questions`, `sources` and `clusters` are arrays int64 [P]. Their values are below
+    `n_questions`, `n_sources` and `n_clusters`. A pair without a cluster has -1 in `clusters`.
     """
 
     questions: Ints

@@ -1,11 +1,12 @@
 """Vectors of the distinct texts of a build of pairs, read from a file or made by an encoder.
 
-A .npy file has one row for each text, in the order of the texts. A Parquet file has a column of
-texts and a column of lists of numbers. Each row gives the vector of the text in it, and rows with a
-text that is in no pair are ignored. An encoder gets each distinct text once.
+A .npy file has one row for each text, in the order in which the texts first appear in the tables. A
+Parquet file has a column of texts and a column of vectors (lists of numbers). Its rows may be in
+any order, and rows with a text that is in no pair are ignored. An encoder gets each distinct text
+once.
 
 A vector is invalid if it contains NaN or infinity, if it contains only zeros, or if its width
-differs from the first vector. An `InputError` then names the text and the row.
+differs from the width of the first vector. An `InputError` then names the text and the row.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Vectors:
 
     @property
     def dim(self) -> int:
-        """Number of numbers in a vector."""
+        """Width of the vectors: the number of components of each."""
         return int(self.questions.shape[1])
 
 

@@ -1,10 +1,12 @@
 """Finished units and checkpoints of an interrupted build, which the same command uses again.
 
 The files of a finished unit are hashed again before they are used, and a damaged unit is removed. A
-checkpoint is an array of a build of pairs. It consists of a .npy file, and a note with the hashes
-of that file and of the note itself. Both are written by a rename. A file that does not match its
-note is ignored. Units and checkpoints are in the staging directory of the build, whose key depends
-on all inputs and options, and are removed together with it.
+checkpoint is an array of a build of pairs. It consists of a .npy file and a note. The note contains
+the hash of the .npy file, and a hash of its own content. Both files are written under a temporary
+name and then renamed. A checkpoint is ignored if one of the two hashes is wrong.
+
+Units and checkpoints are in the staging directory of the build. The key of this directory depends
+on all inputs and options. Units and checkpoints are removed together with the directory.
 """
 
 from __future__ import annotations

@@ -123,10 +123,11 @@ def _write_splits(writer: ArrayWriter, jasper: JasperDirectory, rest: Ids) -> No
 def _inputs(
     directory: Path, jasper: JasperDirectory, digests: dict[str, str], pairs: int
 ) -> tuple[InputEntry, ...]:
-    """Return the input files for config.json. The file whose rows are the pairs comes first.
+    """Return the entries of the input files for config.json.
 
+    The first entry is pair_index.pt or dataset.h5, and only this entry has the number of `pairs`.
     `digests` maps the name of each array to the SHA-256 of its numbers. The digests of splits and
-    of config.json are added to it.
+    of config.json are added to `digests`.
     """
     for name, rows in jasper.splits.items():
         digests[f"{name}_idx"] = hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()
@@ -180,7 +181,7 @@ def _check_shapes(columns: Mapping[str, FileArray], config: Mapping[str, Any]) -
 
 
 def _check_pairs(columns: Mapping[str, FileArray], sizes: Mapping[str, int]) -> None:
-    """Raise `InputError` unless all numbers are finite and in range.
+    """Raise `InputError` unless all numbers in the arrays are finite and in range.
 
     Raise it also if the source of a pair is among the negatives of the pair.
     """
@@ -214,8 +215,8 @@ def _check_keywords(offsets: Ids, ids: Ids, file: str, sizes: Mapping[str, int])
 def _check_splits(splits: Mapping[str, Ids], files: Mapping[str, str], pairs: int) -> Ids:
     """Return the numbers of the pairs that are in no split.
 
-    Raise `InputError` if a number is out of range, or if a pair is in two splits or twice in the
-    same split.
+    Raise `InputError` if a split contains a number that is not the number of a pair, or if a pair
+    is in two splits or twice in the same split.
     """
     owner = np.full(pairs, -1, np.int8)
     names = list(splits)
@@ -272,7 +273,7 @@ def _require_inside(
     """Raise `InputError` for the first number that is not from `low` to `limit` - 1.
 
     `place` selects a column of a two-dimensional array. By default the whole array is checked. The
-    word `what` says in the error to what the numbers refer.
+    argument `what` is a word for the error, such as "questions" if the numbers refer to questions.
     """
     for start, block in column.blocks():
         found = block if place is None else block[:, place]

@@ -42,9 +42,10 @@ Ids = npt.NDArray[np.int64]
 class JasperDirectory:
     """Content of a directory of JASPER.
 
-    The keyword ids of pair i are ``ids[offsets[i]:offsets[i + 1]]``. For messages, `files` maps the
-    name of each split, and of the keyword lists, to the name of the file. `left_out` lists the
-    files in the directory that are not part of the layout.
+    The keyword ids of pair i are ``ids[offsets[i]:offsets[i + 1]]``. `files` maps the name of each
+    split to the name of its file, and the name of the keyword lists to the name of their file;
+    errors use these names. `left_out` lists the files in the directory that are not part of the
+    layout.
     """
 
     form: JasperForm
