@@ -91,11 +91,11 @@ def starting_workers() -> Iterator[None]:
 
 
 def watched(batches: Any) -> Any:
-    """Return `batches`, and report the death of its worker processes by a `StorageError`.
+    """Return `batches`, and make the death of one of its worker processes raise a `StorageError`.
 
     The argument is the iterator of a DataLoader. The signal handler of torch raises an error at
-    whatever line this process is executing. If this is the main thread, that handler is replaced by
-    `_on_death`, which calls it and converts the error.
+    whatever line this process is executing. If this is the main thread, torch's handler is replaced
+    by `_on_death`, which calls torch's handler and converts the error.
     """
     _ITERATORS.add(batches)
     if threading.current_thread() is threading.main_thread():

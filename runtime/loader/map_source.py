@@ -158,10 +158,10 @@ class MapSource:
         return other
 
     def _sized_as(self, state: object) -> tuple[Blocks | None, dict[str, Any]]:
-        """Return the order of the sampler with the block sizes of `state`, and its definition.
+        """Return the sampler's order with the block sizes of `state`, and the order's definition.
 
-        The order is None if the sizes do not change: the user chose them, or `state` has no sizes.
-        Raise `UsageError` if a size in `state` is not a whole number.
+        Return None and the present definition if the user chose the block sizes, or if the order or
+        the state has none. Raise `UsageError` if a size in `state` is not a whole number.
         """
         order, stored = self.sampler.order, {}
         if isinstance(state, Mapping):

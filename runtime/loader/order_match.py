@@ -140,7 +140,7 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def require_algorithm(found: object) -> None:
-    """Raise `IncompatibleError` unless `found` is the version of the sample order in this dataprep.
+    """Raise `IncompatibleError` unless `found` equals `ALGORITHM`, the version of the sample order.
 
     The argument `found` is the field `algorithm` of a state. Raise `UsageError` if it is not an
     integer.
@@ -287,9 +287,10 @@ def _differences(
 
 
 def _phrases(name: str, was: Any, now: Any) -> list[str]:
-    """Return a phrase such as "seed 1, not 2" about the values `was` and `now` of the field `name`.
+    """Return a list with a phrase such as "seed 1, not 2" for the field `name`.
 
-    If both values are objects, the list has a phrase for each of their fields that differs.
+    The arguments `was` and `now` are the two values of the field. If both are objects, the list has
+    a phrase for each entry in which they differ.
     """
     if not (isinstance(was, Mapping) and isinstance(now, Mapping)):
         return [f"{name} {_brief(was)}, not {_brief(now)}"]

@@ -52,13 +52,16 @@ _SLOW = 50e-6  # seconds; a read of one byte from memory takes one or two micros
 
 
 class DatasetWithSpans(Protocol):
-    """Interface of a dataset whose samples are parts of a `split`, of `splits` or of `tracks`."""
+    """Interface of a dataset that can tell which tokens a sample occupies in the data files.
+
+    The dataset has an attribute `split`, `splits` or `tracks`, which gives access to these files.
+    """
 
     def spans(self, samples: Positions) -> tuple[Positions, Positions]:
         """Return starts and stops (int64) of the token ranges that reading `samples` touches.
 
-        The tokens of several splits are numbered consecutively, and so are the numbers in several
-        tracks (arrays).
+        The tokens of several splits are numbered consecutively. If the dataset has several tracks
+        (arrays), their items are numbered in the same way.
         """
         ...
 

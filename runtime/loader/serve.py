@@ -58,9 +58,9 @@ def build_order(
     """Return the order of the samples of one split, and its definition (JSON values).
 
     The argument `shuffle` chooses the order. ``"full"`` (or True) permutes all samples.
-    ``"blocks"`` permutes blocks of 4 MiB, and the samples inside windows of 1 GiB: for data larger
-    than the page cache. False keeps the stored order. Raise `UsageError` if `shuffle` is unknown or
-    `seed` is out of range.
+    ``"blocks"`` permutes blocks of 4 MiB, then the samples within windows of 1 GiB. It is meant for
+    data larger than the page cache. False keeps the stored order. Raise `UsageError` if `shuffle`
+    is unknown or `seed` is out of range.
     """
     kind = shuffle_kind(shuffle)
     seed = require_seed(seed)
@@ -220,10 +220,10 @@ def _worker_seed(definition: Mapping[str, Any], dp_rank: int) -> int:
 
 
 def _stored_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `definition` as it appears in states, where long lists are replaced by one hash.
+    """Return `definition` as it appears in states: if its lists are long, one hash replaces them.
 
-    The content id of a single dataset stays. The content ids of a mixture are in the phases of its
-    state.
+    The list `content` of a single dataset is never replaced. For a mixture it may be, because the
+    phases in the state identify the contents.
     """
     single, mixed = str | int | float | None, definition.get("kind") == "mixture"
     short = {

@@ -162,8 +162,8 @@ class TokenBudgetSampler(StepSampler):
     def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
         """Yield the steps of `epoch` that follow its first `start` samples.
 
-        One pool at a time is computed. Raise `IncompatibleError` if no step begins there. Raise
-        `InputError` if a sample is too long for the budget.
+        One pool at a time is computed. Raise `IncompatibleError` if no step begins after exactly
+        `start` samples. Raise `InputError` if a sample is too long for the budget.
         """
         if self._arranged < start < self.samples:
             raise _no_step(start)

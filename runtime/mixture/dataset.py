@@ -193,7 +193,7 @@ class MixtureDataset(BatchDataset):
         return np.concatenate(found)
 
     def _token_base(self) -> Ints:
-        """Return the position of the first token of each split, in the numbering of `spans`: int64.
+        """Return an int64 array with the position of the first token of each split, as in `spans`.
 
         The last item is the total number of tokens.
         """
@@ -238,7 +238,7 @@ def _padding_of(dataset: MixedDataset) -> SourcePadding | None:
 def _check_tokenizers(sources: Mapping[str, MixedDataset]) -> None:
     """Raise `IncompatibleError` unless all sources have the same tokenizer and token options.
 
-    The options of conversations are only compared with those of other conversations, because a chat
+    The options of chat datasets are only compared with those of other chat datasets, because a chat
     template determines EOS, BOS and special text.
     """
     firsts: dict[bool, str] = {}

@@ -1,8 +1,8 @@
 """`mixed_loader`: a loader over several datasets, in proportion to their weights.
 
-`create_loader` calls it for datasets with weights. The samples served depend on the contents in the
-order given, the weights, the seed and the options of the rows, but not on paths: states remain
-valid if a dataset is moved, or its path is written differently.
+`create_loader` calls it for datasets with weights. The samples served depend on the contents of the
+datasets, the sequence in which they are given, the weights, the seed and the options of the rows.
+They do not depend on paths, so states remain valid if a dataset is moved.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _dataset_name(place: str | Path | Dataset) -> str:
 
 
 def _skips(given: Mapping[Any, Iterable[int] | Skips | None]) -> dict[str, Skips]:
-    """Return the skip lists by the names of their datasets."""
+    """Return the skip list of each dataset in `given`, by the name of the dataset."""
     return {_dataset_name(place): skips_of(skip) for place, skip in given.items()}
 
 

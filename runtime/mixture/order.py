@@ -154,11 +154,11 @@ class WeightedSources:
         return self.drawn(self.schedule.counts(served))
 
     def drawn(self, counts: Positions, served: Positions | None = None) -> dict[str, Realised]:
-        """Return the amounts that `counts` samples of each source make up, by name of the source.
+        """Return the amount served from each source, by name, given the number of samples served.
 
-        The argument `counts` is int64 [sources], and so is `served`, the number of samples in a
-        pass over each source. By default a pass has all samples. The result has the form that
-        `realised` returns.
+        The argument `counts`, int64 [sources], is this number for each source. `served`, of the
+        same shape, is the number of samples in a pass over each source, by default all its samples.
+        The result has the form that `realised` returns.
         """
         sizes = self.sizes if served is None else served
         return {
@@ -416,7 +416,7 @@ class MixtureOrder:
         return out.reshape(samples.shape)
 
     def occurrences(self, sample: int, n: int, epoch: int) -> Positions:
-        """Return all positions of `sample` in the epoch: int64, increasing.
+        """Return all positions of `sample` in the epoch, as an increasing int64 array.
 
         The call computes the inverse of one permutation for every pass over the source of the
         sample in the epoch. Raise `IndexError` if `sample` is not a sample.
@@ -446,7 +446,7 @@ class MixtureOrder:
         return drawn, positions
 
     def _served_before(self) -> Positions:
-        """Return how many samples of each source were served before this phase: int64 [sources].
+        """Return the number of samples served from each source before this phase, int64 [sources].
 
         Samples that are skipped in this phase are not counted.
         """
@@ -508,10 +508,10 @@ class MixtureOrder:
         return order.samples(places, size, turn)
 
     def _numbers(self, which: int, own: Positions, turn: int) -> Positions:
-        """Return how many samples source `which` serves before its samples `own` of pass `turn`.
+        """Return the number of samples of source `which` before each of `own` in pass `turn`.
 
-        The count, one for each of `own`, begins with the first pass over the source. The samples
-        `own` are numbered in the source.
+        The number includes all earlier passes over the source. The samples `own` are numbered in
+        the source.
         """
         order, size = self.orders[which], int(self.mixture.sizes[which])
         places = order.positions(own, size, turn)

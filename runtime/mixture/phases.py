@@ -69,11 +69,11 @@ class SourceProgress(NamedTuple):
 
 
 class ParkedSource(NamedTuple):
-    """Progress of a source at the end of a phase, as the progress at its start and a count.
+    """Values from which the progress of a source at the end of a phase can be computed.
 
     `turn` and `position` are the `SourceProgress` at the start of the phase. `drawn` is the number
-    of samples that the phase served from the source, without the samples in `skip`. Together with
-    the order of the source, these values determine its `SourceProgress` at the end.
+    of samples that the phase served from the source, without the samples in `skip`. The computation
+    also needs the order of the source.
     """
 
     turn: int
@@ -126,7 +126,10 @@ class Phase:
         return Schedule(self.weights, max_period=max(MAX_PERIOD, sum(self.weights)))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON object that `phases_from` reads, without fields at their default."""
+        """Return the JSON object that `phases_from` reads.
+
+        Fields that have their default value are left out.
+        """
         found: dict[str, Any] = {
             "positions": self.positions, "weights": list(self.weights),
             "sources": list(self.sources), "samples": list(self.samples),

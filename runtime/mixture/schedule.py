@@ -1,10 +1,11 @@
 """Weights of a mixture as whole numbers, and the schedule, which chooses the source of each sample.
 
 A **draw** is one position of the schedule, and a **period** the number of draws after which the
-schedule repeats. Integers, fractions and short decimals are met exactly: a float stands for the
-simplest fraction that rounds to it, so 0.7 is 7/10, 1e-6 is 1/1000000 and 1/3 is a third. If the
-exact period would be too long, the weights are rounded. A few possible periods are tried, and the
-shortest that brings every share within one part in a thousand is used, or the longest if none does.
+schedule repeats. Weights that are integers, fractions or short decimals are exact: a float stands
+for the simplest fraction that rounds to it, so 0.7 is 7/10, 1e-6 is 1/1000000 and 1/3 is a third.
+If the exact period would be too long, the weights are rounded. Then a few possible periods are
+tried, the shortest first, until every share has a relative error of at most 0.001. If no period
+achieves this, the longest is used.
 `PeriodWeights.error` is the largest relative error. A weight whose error is too large, above all a
 weight whose source would never be served, raises an error.
 
@@ -83,7 +84,7 @@ def whole_weights(
     max_period: int = MAX_PERIOD,
     tolerance: float = TOLERANCE,
 ) -> PeriodWeights:
-    """Return whole numbers in proportion to `weights`: the smallest such numbers, or rounded ones.
+    """Return the smallest whole numbers in proportion to `weights`, rounded if they are too large.
 
     The numbers are rounded if the exact numbers sum to more than `max_period`. The argument `names`
     is for messages. Raise `UsageError` (E_WEIGHTS) if there are no weights, if a weight is not a
@@ -290,7 +291,7 @@ class Schedule:
         return source, periods * weight + slots * weight // self.period + (entry & 1)
 
     def counts(self, position: int) -> Counts:
-        """Return how often each source occurs before `position`: int64 [sources].
+        """Return the number of times that each source occurs before `position`, int64 [sources].
 
         The call fills the table up to `position`, then takes some 20 microseconds. Raise
         `IndexError` for a negative position.
@@ -310,7 +311,7 @@ class Schedule:
         return self._table[start:stop].astype(np.int64) >> 1
 
     def position_of(self, source: Counts, number: Counts) -> Counts:
-        """Return the position at which each `source` occurs for the `number`-th time, from 0 on.
+        """Return the position at which `source` occurs for the `number`-th time, counted from 0.
 
         This is the inverse of `at`; all three arrays have the same shape. The first call fills and
         inverts the table, which takes 4 bytes per position of the period. Raise `IndexError` for an
@@ -334,7 +335,7 @@ class Schedule:
         return np.cumsum(self._weight) - self._weight
 
     def _inverted(self) -> npt.NDArray[np.int32]:
-        """Return the positions of source 0 in the period, then of source 1, and so on: int32."""
+        """Return the positions (int32) of source 0 in the period, then of source 1, and so on."""
         first, places = self._first(), np.empty(self.period, np.int32)
         for start in range(0, self.period, _PIECE):
             slots = np.arange(start, min(start + _PIECE, self.period))
@@ -369,7 +370,7 @@ class Schedule:
         return _Filled(stop, tuple(waiting))
 
     def _released(self, start: int, stop: int) -> tuple[Counts, Counts]:
-        """Return the draws that may first be placed at a position in `start` to `stop`, and counts.
+        """Return the draws whose earliest allowed position is in `start` to `stop`, and counts.
 
         The first array holds the draws as heap keys, sorted by their earliest position. The second
         array, int64 [stop - start], holds the number of these draws for each position.

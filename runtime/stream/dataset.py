@@ -159,7 +159,7 @@ class StreamDataset(IterableDataset[Batch]):
         self.set_epoch(epoch)
 
     def topology(self, workers: int = 1) -> Topology:
-        """Return the ranks, the batch size and `workers` workers per rank as a `Topology`.
+        """Return the `Topology` of this stream with `workers` workers per rank.
 
         Pass 1 if there are no worker processes. A stream of single samples has batch size 1.
         """

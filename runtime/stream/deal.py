@@ -70,9 +70,9 @@ class Topology:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """A part of an epoch that was served on one topology, and the number of steps in this part.
+    """A part of an epoch that was served on one topology.
 
-    Every rank has made this number of steps.
+    The attribute `steps` is the number of steps that every rank made in this part.
     """
 
     topology: Topology
@@ -81,9 +81,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges:
-    """A sequence of positions, given as non-empty ranges `starts[i]` to `stops[i]`: int64 [k].
+    """A sequence of positions, stored as `k` non-empty ranges.
 
-    `part` and `select` take indices into the sequence, not positions.
+    Range `i` goes from `starts[i]` to `stops[i]`. Both arrays are int64 [k]. The methods `part` and
+    `select` take indices into the sequence, not positions.
 
     >>> Ranges.of(np.array([0, 5, 9]), np.array([2, 9, 10])).part(1, 5).as_list()
     [(1, 2), (5, 8)]
@@ -200,7 +201,7 @@ class Deal:
         return self.samples - int((left[:, 1] - left[:, 0]).sum())
 
     def _share(self, ranks: Positions) -> Positions:
-        """Return the index in the sequence at which the part of each of `ranks` starts: int64."""
+        """Return the index (int64) in the sequence at which the part of each of `ranks` starts."""
         if self.end == "drop":
             return ranks * (self.steps * self.topology.batch_size)
         whole, rest = divmod(self.samples, self.topology.dp_size)

@@ -164,7 +164,7 @@ class _Draws:
         return turns
 
     def content(self, draw: int) -> Positions:
-        """Return the turn of the sample in each slot just before draw `draw`: int64 [size]."""
+        """Return the turn (int64 [size]) of the sample in each slot just before draw `draw`."""
         draw = min(draw, self.live)
         turns, known = np.arange(self.size), np.zeros(self.size, np.bool_)
         stop = draw
@@ -179,7 +179,7 @@ class _Draws:
         return turns
 
     def leaves(self, turn: int) -> int:
-        """Return the index of the draw that takes the sample which entered the buffer at `turn`."""
+        """Return the index of the draw that takes the sample with this `turn` out of the buffer."""
         entered = turn - self.size
         slot = turn if entered < 0 else int(self.slots(entered, entered + 1)[0])
         start = max(0, entered + 1)

@@ -1,10 +1,10 @@
-"""`ChunkReader`: reader of long ranges of the data files of a stream, which makes rows in memory.
+"""`ChunkReader`: reader of a stream's samples, which holds the tokens of one chunk in memory.
 
-Before a chunk of positions is served, the tokens of its samples are read, in the order of the file
-and together with small gaps, and held in memory in their stored type. Tokens that later chunks need
-(from samples in a shuffle buffer) stay in memory. The dataset's own code makes the rows, from a
-split that reads the tokens in memory, so they equal the rows of the map-style dataset. While a
-chunk is served, the kernel is told to read the next chunk.
+Before a chunk of positions is served, the tokens of its samples are read in the order of the file.
+Small gaps between samples are read too, because one long read is faster than many short ones. The
+tokens have the same dtype in memory as in the file. Tokens that later chunks need (from samples in
+a shuffle buffer) stay in memory. The rows are made by the dataset's own code, so they equal the
+rows of the map-style dataset. While a chunk is served, the kernel is told to read the next chunk.
 
 A stream copies the stored tokens (2 or 4 bytes each) once more than the map-style dataset does. It
 needs memory for the tokens of one chunk and, between two chunks, for a copy of the tokens that
@@ -77,9 +77,10 @@ class _HeldRanges:
         return int(ends[-1]) if len(ends) else 0
 
     def find(self, starts: Positions, stops: Positions) -> tuple[Positions, Mask]:
-        """Return the offset of each span in memory, and whether the span is in memory.
+        """Return the offset in memory of each span, and a mask of the spans that are in memory.
 
-        The offset is undefined for a span that is not in memory.
+        Span `i` goes from token `starts[i]` to `stops[i]`. The offset is undefined if the span is
+        not in memory.
         """
         if not len(self._starts):
             return starts, np.zeros(len(starts), np.bool_)

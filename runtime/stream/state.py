@@ -1,4 +1,4 @@
-"""Progress in a stream: as a value, in memory that worker processes share, and as JSON.
+"""Progress in a stream, and its storage in shared memory and in JSON states.
 
 A `StreamProgress` is an epoch and the stages of this epoch that were served: a few numbers, valid
 on every rank. Workers read it from a tensor in shared memory at the start of each pass. That memory
