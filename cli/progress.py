@@ -30,8 +30,8 @@ def build_progress(
     """Yield a function that shows the progress of a build, or None if nothing is to be shown.
 
     Nothing is shown if `quiet` is true or standard error is not a terminal. The argument `counts`
-    says what the bar counts: ``documents`` (and tokens), ``rows``, or ``steps`` (the parts of each
-    step).
+    says what is counted. For ``documents`` the bar shows the numbers of documents and tokens, and
+    for ``rows`` the number of rows. For ``steps`` it shows the finished parts of the current step.
     """
     if quiet or not output.is_terminal(sys.stderr):
         yield None
@@ -84,9 +84,10 @@ def _step_progress() -> Iterator[Callable[[Progress], None]]:
 
 @contextmanager
 def byte_progress(title: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a function that shows a bar for (bytes done, bytes in all), or None.
+    """Yield a function that shows a progress bar, or None if nothing is to be shown.
 
-    It is None, and nothing is shown, if `quiet` is true or standard error is not a terminal.
+    The function takes the number of bytes done and the total. Nothing is shown if `quiet` is true
+    or standard error is not a terminal.
     """
     if quiet or not output.is_terminal(sys.stderr):
         yield None

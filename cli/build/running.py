@@ -73,8 +73,8 @@ def run(
     else as a summary unless `quiet` is true. The functions `content`, `speed` and `more` return
     parts of the summary: lines about the dataset, a phrase about speed, and lines before the last
     line. If `profile` is true, the times of the phases come first. The argument `counts` is passed
-    to `build_progress`. If `worker` is given, worker processes may start early, before the build
-    asks for them, and import the kind of build at this address (``module:class``).
+    to `build_progress`. The argument `worker` is the address (``module:class``) of the kind of
+    build. If it is given, worker processes may start before the build needs them, and import it.
     """
     with _started(options, worker):
         from ..progress import build_progress

@@ -140,9 +140,10 @@ def _row(data: ArrayData, split: ArraySplit, number: int, row: int) -> dict[str,
 
 
 def _readable(data: ArrayData, array: NamedArray, rows: npt.NDArray[np.int64]) -> list[Any]:
-    """Return the rows `rows` of `array` as names of categories, numbers, or lists of numbers.
+    """Return the rows `rows` of `array` as numbers or lists of numbers.
 
-    A number without a category becomes the text ``?`` followed by the number.
+    If the array has categories, return the name of each number's category instead. A number that
+    has no category becomes the text ``?`` followed by the number.
     """
     values = _decoded(data, array, rows)
     categories: Sequence[str] | None = array.entry.categories

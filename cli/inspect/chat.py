@@ -1,7 +1,7 @@
 """Conversations in `dataprep inspect`: facts about the template, trained spans, records.
 
-The index of a token in the text is found by decoding all tokens before it, because a tokenizer may
-join tokens when it decodes them, or drop the space before the first token.
+To find the character at which a token begins, all tokens before it are decoded, because a tokenizer
+may join tokens when it decodes them, or drop the space before the first token.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _spans(split: Split, document: int, mask: Any, text: str) -> list[list[int]]
 
 
 def _text_index(split: Split, ids: Any, text: str) -> int:
-    """Return the number of characters at the beginning of `text` that the tokens `ids` make up.
+    """Return the length in characters of the part of `text` that the tokens `ids` encode.
 
     The tokens `ids` must be the first tokens of `text`.
     """

@@ -1,7 +1,7 @@
 """The command `dataprep inspect`, which prints a table of the manifest, and documents as text.
 
-The table needs only config.json, and a document needs only its own tokens. Nothing is checked that
-opening a dataset does not check; `dataprep verify` checks the rest.
+The table needs only config.json, and a document needs only its own tokens. The command checks only
+what opening a dataset checks. `dataprep verify` checks the rest.
 """
 
 from __future__ import annotations

@@ -212,9 +212,10 @@ class _Asked:
         return self.state is not None and self.step is None and self.doc is None
 
     def split_of(self, dataset: Dataset) -> str | None:
-        """Return the name of the split in --split or in the state, or None if neither has one.
+        """Return the split in --split, or else the split in the state, or None if there is none.
 
-        For the split of the state, this is its name in `dataset` (see `split_in`).
+        The name of the split in the state may differ from its name in `dataset`. The name in
+        `dataset` is returned (see `split_in`).
         """
         return self.split or (None if self.state is None else split_in(self.state, dataset))
 

@@ -82,8 +82,8 @@ def document_facts(trace: DocumentTrace, order: EpochOrder) -> dict[str, Any]:
 def _order_facts(order: EpochOrder) -> dict[str, Any]:
     """Return the facts that only some orders have.
 
-    They are the form of the rows unless it is windows, the names of the datasets in a mixture, and
-    the next step after a saved state.
+    These are the form of the rows (if it is not windows), the names of the datasets (in a mixture),
+    and the next step (after a saved state).
     """
     found: dict[str, Any] = {}
     if order.rows != "windows":

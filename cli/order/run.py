@@ -52,8 +52,8 @@ _ANY = 1 << 62  # positions: more than any epoch has
 class OrderOptions:
     """Options that decide the samples of every step, named as in `create_loader`.
 
-    None stands for the value in the state, or for the default if the state has no value or there is
-    no state. For `labels`, the text "none" stands for the None of `create_loader`.
+    If an option is None, the value in the saved state is used, or the default if the state has no
+    value or there is no state. If `labels` is the text "none", samples have no labels.
     """
 
     batch_size: int
@@ -174,7 +174,7 @@ def epoch_order(
 
 
 def _at(order: EpochOrder, loader: Loader, state: State, epoch: int | None) -> EpochOrder:
-    """Return `order` for the epoch of `state`, with steps that start from the position of `state`.
+    """Return `order` for the epoch of `state`, with a step that begins where `state` was saved.
 
     The state is loaded into `loader`. If `epoch` is given and differs from the epoch of the state,
     return `order` unchanged.

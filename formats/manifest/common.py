@@ -315,7 +315,7 @@ def check_known(value: str, known: Container[str], what: str) -> None:
 def says_newer(data: bytes) -> bool:
     """Return whether a config.json needs a format version or features that this release lacks.
 
-    The file may be damaged.
+    If its header cannot be decoded, return False.
     """
     try:
         _check_version(_HEADER.decode(data))
@@ -388,13 +388,13 @@ def check_records(
     records: RecordCounts, inputs: Sequence[InputEntry], written: int, what: str, *,
     merged: int = 0, side: bool = False,
 ) -> None:  # fmt: skip
-    """Raise unless the counts in `records` agree with the inputs and the dataset.
+    """Raise an error if the counts in `records` disagree with the inputs or the dataset.
 
     Every record that was read must have been written, rejected, removed, or merged into an earlier
-    one. The dataset holds `written` documents or rows, which the error describes by the text
-    `what`, and `merged` records were merged. If `side` is true, the inputs are in a side file,
-    whose records are compared when that file is read. Raise `IncompatibleError` for an input with
-    an unknown unit, and `IntegrityError` for other problems.
+    one. The argument `written` is the number of documents or rows in the dataset, `merged` is the
+    number of merged records, and `what` describes `written` in the error. If `side` is true, the
+    inputs are in a side file, and their records are compared when that file is read. Raise
+    `IncompatibleError` for an input with an unknown unit, and `IntegrityError` for other problems.
     """
     for entry in inputs:
         check_known(entry.unit, UNITS, "inputs.unit")
@@ -412,9 +412,10 @@ def check_records(
 def check_inputs_file(
     name: str | msgspec.UnsetType, inputs: Sequence[InputEntry], files: Mapping[str, FileEntry]
 ) -> bool:
-    """Return whether the inputs are in a side file, whose name is then `name`.
+    """Return whether the inputs are in a side file.
 
-    Raise `IntegrityError` if `files` has no such file or the file is an array, or if `inputs` in
+    The argument `name` is the name of the side file, or UNSET if there is none. Raise
+    `IntegrityError` if `files` has no such file or the file is an array, or if `inputs` in
     config.json is not empty.
     """
     if name is msgspec.UNSET:

@@ -53,12 +53,12 @@ TIERS = ("same cluster", "nearest clusters", "most similar outside", "random out
 
 
 class Curriculum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Probabilities of the four variants, and the change of that of ``zero`` from epoch to epoch.
+    """Probabilities of the four variants in each epoch.
 
     With mode ``fixed``, every epoch has `probabilities`. With ``linear`` and ``cosine``, the
     probability of ``zero`` goes from `zero_start` in epoch 0 to `zero_end` in epoch `epochs`, in a
-    straight line or in half a cosine wave, and remains there. The rest is divided among the other
-    three variants in the proportions of their `probabilities`, or equally if these are all 0.
+    straight line or in half a cosine wave, and then stays the same. The rest is divided among the
+    other three variants in proportion to their `probabilities`, or equally if these are all 0.
 
     >>> Curriculum(mode="linear", zero_start=0.5, zero_end=0.1, epochs=100).probabilities
     (0.25, 0.25, 0.25, 0.25)

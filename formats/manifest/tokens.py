@@ -70,10 +70,11 @@ __all__ = [
 class ShardEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
     """Files of one shard, which has `documents` documents and `length` tokens.
 
-    Datasets of conversations have a `mask`. Datasets of preferences also have `groups` (uint64
-    [records + 1]: the first document of each record in this shard, and the number of documents) and
-    `scores` (float32 [documents]). If the index of the split is null, the file `record_ids` has the
-    record id of each document (int64 [documents]).
+    Datasets of conversations have a `mask`. Datasets of preferences also have `scores` (float32
+    [documents]) and `groups` (uint64 [records + 1]). The file `groups` holds the index, within the
+    shard, of the first document of each record, and at the end the number of documents. If the
+    index of the split is null, the file `record_ids` has the record id of each document (int64
+    [documents]).
     """
 
     tokens: str
@@ -100,8 +101,8 @@ class SplitEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
 
     `text_bytes` is the size of its texts as UTF-8, or null if it is unknown. `content_id` is the
     digest of its content (see `identity`). `index` is the file with the record ids of all
-    documents, or null if each shard has a file with its own record ids. `records` is present if a
-    record may have several documents.
+    documents, or null if each shard has a file with its own record ids. `records` is the number of
+    records, which is stored only if a record may have several documents.
     """
 
     content_id: str

@@ -228,10 +228,10 @@ class _Negatives:
                 return
 
     def _ranges(self) -> Iterator[tuple[int, int]]:
-        """Yield (first, stop) of ranges of questions, each with at most `_IN_MEMORY` pairs.
+        """Yield (first, stop) for ranges of questions with at most `_IN_MEMORY` pairs each.
 
-        The ranges consist of bins of equally many questions. A range of a single bin may have more
-        pairs.
+        The questions are divided into bins of equal width, and a range consists of whole bins. A
+        range has more pairs only if one of its bins has more.
         """
         if self.sizes.pairs <= _IN_MEMORY:
             yield 0, self.sizes.questions
@@ -250,7 +250,7 @@ class _Negatives:
         yield low, self.sizes.questions
 
     def _known_pairs(self, low: int, high: int) -> Ids:
-        """Return the pairs of the questions from `low` to `high` - 1 as sorted keys: int64 [pairs].
+        """Return sorted keys (int64) for the pairs of the questions from `low` to `high` - 1.
 
         The key of a pair is its question times the number of sources, plus its source.
         """

@@ -49,7 +49,7 @@ def check_groups(run: Verification, shard: ShardEntry, form: str) -> None:
 
 
 class _RecordOffsets(OffsetCursor):
-    """Cursor over the group file of a shard, the indices of the first documents of records."""
+    """Cursor over the group file of a shard, which holds each record's first document index."""
 
     def __init__(self, reader: Reader, run: Verification, shard: ShardEntry, form: str) -> None:
         self._pending = np.empty(0, np.int64)
@@ -62,7 +62,7 @@ class _RecordOffsets(OffsetCursor):
         super().__init__(run, reader, rule, shard.records or 0)
 
     def take(self, offsets: Numbers, sizes: Numbers) -> None:
-        """Queue the index of the first document of each record, for `until`."""
+        """Add the index of the first document of each record to the queue that `until` reads."""
         self._pending = np.concatenate([self._pending, offsets[:-1]])
 
     def until(self, stop: int) -> Numbers:

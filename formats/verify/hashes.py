@@ -1,9 +1,9 @@
 """Hashes of one file, computed while it is read, and findings where they differ from the manifest.
 
 The SHA-256 decides whether a file is intact. The CRC-32 of each MiB locates damage. Content ids of
-splits are computed from the stored CRC-32s, so these are checked as well. `BlockSum` does this with
-one exclusive or over all blocks, at a sixth of the cost of computing each CRC-32. Only a damaged
-file is read a second time, block by block.
+splits are computed from the stored CRC-32s, so the stored CRC-32s are checked as well. `BlockSum`
+checks them with one exclusive or over all blocks, at a sixth of the cost of computing each CRC-32.
+Only a damaged file is read a second time, block by block.
 """
 
 from __future__ import annotations

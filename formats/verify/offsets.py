@@ -26,10 +26,11 @@ _INT64_MAX = (1 << 63) - 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OffsetRule:
-    """Rule for one list of offsets, which ends at `total`, with `least` to `most` items in a part.
+    """Rule for one list of offsets: its last offset, and the sizes of its parts.
 
-    Findings have the code `code`. Their texts use the words `part`, `items` and `limit` for a part,
-    its items, and the allowed number of items.
+    The last offset must be `total`, and each part must have from `least` to `most` items. Findings
+    have the code `code`. Their texts use the words `part`, `items` and `limit` for a part, its
+    items, and the allowed number of items.
     """
 
     code: str
@@ -45,12 +46,13 @@ def checked_offsets(
     reader: Reader, rule: OffsetRule, dtype: str, rows: int, *, first: int = 0, before: int = 0,
     ends: bool = True,
 ) -> Iterator[Offsets]:  # fmt: skip
-    """Yield the `rows` offsets in a .npy file in chunks, checked against `rule`.
+    """Yield the offsets in a .npy file in chunks, checked against `rule`.
 
-    Each chunk but the first begins with the last offset of the chunk before it. If the file
-    continues the list of an earlier file, `first` is the index of its first offset in the list, and
-    `before` is the offset before that. If `ends` is true, the file is the last of its list, and its
-    last offset must be the number of items. Raise `Refused` about the first wrong offset.
+    The file must hold `rows` offsets. Each chunk but the first begins with the last offset of the
+    chunk before it. If the file continues a list from an earlier file, `first` is the index in the
+    list at which the file begins, and `before` is the last offset of the earlier file. If `ends` is
+    true, the file is the last of its list, and its last offset must be the number of items. Raise
+    `Refused` about the first wrong offset.
     """
     header = reader.expect_array(dtype, (rows,))
     at, last = first, np.array([before] if first else [], np.int64)

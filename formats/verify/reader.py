@@ -137,7 +137,7 @@ class Verification:
             ))  # fmt: skip
 
     def expected_crcs(self, entry: FileEntry) -> npt.NDArray[np.uint32] | None:
-        """Return the stored CRC-32 of each MiB of the file `entry`: uint32 [MiBs].
+        """Return the stored CRC-32s (uint32) of the file `entry`, one for each MiB.
 
         Return None if the level needs no hashes, or if crc32.npy is damaged or has no entry for the
         file.
@@ -268,7 +268,7 @@ class Reader:
             raise
 
     def arrays(self, dtype: str, stop: int | None = None) -> Iterator[npt.NDArray[Any]]:
-        """Yield the numbers before byte `stop` in arrays of at most a MiB.
+        """Yield the numbers from the current position to byte `stop`, in arrays of at most a MiB.
 
         If `stop` is None, yield all numbers to the end of the file. Each array is valid until the
         next one is requested.
@@ -278,7 +278,7 @@ class Reader:
             yield np.frombuffer(self.read(min(BLOCK_BYTES, stop - self.at)), dtype)
 
     def rows(self, dtype: str, width: int) -> Iterator[npt.NDArray[Any]]:
-        """Yield the rest of the file in arrays of whole rows: [k, width].
+        """Yield the rest of the file in arrays of shape [k, width], which hold k whole rows.
 
         Each array is valid until the next one is requested. A row over a MiB is assembled in
         memory.

@@ -43,9 +43,9 @@ Ids = npt.NDArray[np.int64]
 class _SplitNumbers:
     """Numbers in the index of one split (record ids or rows), and the words for them in findings.
 
-    `files` lists (name, number of items) of the files that hold the numbers: one index file, or an
-    array for each shard if `by_shard` is true. All numbers are below `limit`. `distinct` is the
-    number of different numbers, or None if no number may repeat.
+    `files` lists (name, number of items) for each file that holds numbers. If `by_shard` is true,
+    each shard has such a file, otherwise there is a single index file. All numbers are below
+    `limit`. `distinct` is the number of different numbers, or None if no number may repeat.
     """
 
     files: Sequence[tuple[str, int]]
@@ -58,7 +58,10 @@ class _SplitNumbers:
 
 
 def check_records(run: Verification, manifest: Manifest) -> None:
-    """Check index files and rejects.jsonl, and that only removed records are in neither."""
+    """Check index files and rejects.jsonl, and that every record is in one of them.
+
+    Only records that were removed after the build may be missing.
+    """
     records = manifest.records
     indexes = [
         _SplitNumbers(files=_id_files(split), limit=records.read, distinct=split.records,
@@ -195,7 +198,7 @@ def _check_index_file(
 
 
 class _NumberCheck:
-    """Check of the numbers of a split, which must increase within a file and from file to file.
+    """State of the check that the numbers of a split increase, within a file and from file to file.
 
     Numbers may repeat if `index.distinct` is not None. The attribute `distinct` is the number of
     different numbers read so far.

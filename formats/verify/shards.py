@@ -69,7 +69,7 @@ class TokenRules:
 
 
 def positions_of(inputs: Sequence[InputEntry]) -> npt.NDArray[np.uint64]:
-    """Return for each input the first position after its end: uint64 [inputs]."""
+    """Return for each of `inputs` the first position past its end, as a uint64 array."""
     return np.array([_end(entry) for entry in inputs], np.uint64)
 
 

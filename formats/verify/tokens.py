@@ -76,7 +76,10 @@ def _check(manifest: Manifest, run: Verification, others: Sequence[Task]) -> Non
 
 
 def _served(shard: ShardEntry) -> dict[str, tuple[str, int]]:
-    """Return (role, count of numbers) for each file that the content id covers, by file name."""
+    """Return the files of `shard` that the content id covers.
+
+    The dict maps the name of a file to its role and the number of its items.
+    """
     files = {
         shard.tokens: ("tokens", shard.length),
         shard.docs: ("lengths", shard.documents),

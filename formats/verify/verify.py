@@ -112,7 +112,7 @@ def _plan(manifest: ArrayManifest | Manifest) -> VerifyPlan:
 
 
 def _with_inputs(run: Verification, manifest: ArrayManifest | Manifest) -> VerifyPlan:
-    """Return the checks of a dataset, with the inputs that its side file lists.
+    """Return the checks of the dataset, after reading its inputs from the side file if it has one.
 
     If the side file is damaged, return checks of the hashes only.
     """

@@ -61,8 +61,9 @@ DECISIONS = {
 def failure_of(event: Event, sources: Sequence[Source], *, all_bad: bool = False) -> DataprepError:
     """Return the error for the failure that `event` reports.
 
-    The error names the input from `sources`. If `all_bad` is true, no record of a sample could be
-    used, and the error does not advise leaving bad records out.
+    The argument `sources` holds the inputs, and the error names the input of a bad record. If
+    `all_bad` is true, every record of a sample was bad, and the error does not advise leaving bad
+    records out.
     """
     if event.bad_record is not None:
         reject, span = event.bad_record

@@ -82,10 +82,11 @@ class StagedReject(Reject, frozen=True, kw_only=True):
     span: int
 
     def final(self, first_record: int, line: int | None) -> dict[str, Any]:
-        """Return the entry for rejects.jsonl, with numbers counted in the dataset and the input.
+        """Return the entry for rejects.jsonl.
 
-        The argument `first_record` is the number of the unit's first record in the dataset, and
-        `line` is the number of the line in the input, or None if the input has no lines.
+        The entry numbers records within the dataset and lines within the input. The argument
+        `first_record` is the number of the unit's first record in the dataset, and `line` is the
+        number of the line in the input, or None if the input has no lines.
         """
         return {
             "record": first_record + self.record,
@@ -142,8 +143,8 @@ class Task(Protocol):
     ) -> UnitResult:
         """Process unit `number`: write its files into the folder `scratch` and return its result.
 
-        The function `report` is called with the progress, and `clock` is told the end of each
-        stage. The task may use `threads` threads, but the files must not depend on their number.
+        The task calls `report` with its progress, and `clock.lap` at the end of each stage. The
+        task may use `threads` threads, but the files must not depend on their number.
         """
 
 
@@ -197,7 +198,7 @@ def run_unit(
     """Process unit `number` with `task`, publish it in the folder `units`, and return its result.
 
     The unit is published by one rename. If another process has already published the same unit, its
-    directory remains and this one is discarded, because both have equal bytes.
+    directory remains and the new one is discarded, because both have equal bytes.
     """
     scratch = units / temporary_name()
     create_directory(scratch)

@@ -44,7 +44,7 @@ ARRAYS = ("tokens", "docs", "source", "records")
 
 
 class PieceFile(msgspec.Struct, frozen=True):
-    """Size, SHA-256 and CRC-32 of each MiB, for one file of a piece."""
+    """Size, SHA-256 and block checksums (the CRC-32 of each MiB) of one file of a piece."""
 
     bytes: int
     sha256: str
@@ -166,10 +166,11 @@ class PieceWriter:
         rows: DocumentRows,
         marks: Marks | None = None,
     ) -> None:
-        """Append documents, whose ids are concatenated in `ids` and have these `lengths`.
+        """Append documents whose token ids are concatenated in `ids`.
 
-        The ids must already have the stored type. All documents of a record must come in one call,
-        and `marks` must be given in all calls or in none.
+        The array `lengths` holds the number of tokens of each document. The ids must already have
+        the stored type. All documents of a record must come in one call, and `marks` must be given
+        in all calls or in none.
         """
         if self._open is None:
             stem = f"{self._split}-{len(self._done)}"
