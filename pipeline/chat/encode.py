@@ -92,8 +92,9 @@ class MarkedEncoder:
         """Return the ids, the offsets and the loss mask of all `documents`, concatenated.
 
         Document i has the tokens from `offsets[i]` to `offsets[i + 1]`. Raise `DataprepError` if
-        the engine returned an id outside the vocabulary, and `IncompatibleError` if the reference
-        library also encoded a document, to locate its tokens, and gave different ids.
+        the engine returned an id outside the vocabulary. If the ids do not show where the tokens of
+        a document are, the library `tokenizers` encodes this document again. Raise
+        `IncompatibleError` if this gives different ids.
         """
         found = _joined([self._encode_run(documents, run) for run in self._runs(documents)])
         ids = found[0]
@@ -135,9 +136,10 @@ class MarkedEncoder:
     ) -> MarkedIds:
         """Return the ids, offsets and mask of the texts with the indexes `run`.
 
-        The engine has already encoded these texts, with the result `encoded`. The set `doubtful`
-        holds the positions in `run` of the texts in which the sizes of tokens do not show where
-        each token ends. The reference library encodes these texts again, to compute their masks.
+        The tuple `encoded` is the result of the engine for these texts. For some of the texts, the
+        sizes of the tokens do not show where each token ends. The set `doubtful` holds the
+        positions of these texts in `run`. The library `tokenizers` encodes them again, to compute
+        their masks.
         """
         edges = {0, len(run), *doubtful, *(number + 1 for number in doubtful)}
         found = []

@@ -96,7 +96,7 @@ def _lengths(prepared: ChatPrepared, sample: ChatSample) -> Lengths:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _EncodedSample:
-    """Encoded conversations of the sample. The whole input is `scale` times as large as it."""
+    """Encoded sampled conversations. The whole input is `scale` times as large as the sample."""
 
     offsets: npt.NDArray[np.int64]
     mask: npt.NDArray[np.uint8]

@@ -1,5 +1,6 @@
-"""Policies for conversations with too many tokens, and refusal of those without tokens to train on.
+"""Policies for conversations with too many tokens.
 
+Conversations without a token to train on are also refused here, unless `keep_untrained` is set.
 The policies work on parts of documents, which are ranges of tokens. A document that is not cut is
 one part. Tokens are copied only after it is decided which parts are stored.
 """
@@ -54,9 +55,9 @@ class Refusal:
 class Cutter:
     """Token limit and over-length policy of the plan `chat`, applied to batches of documents.
 
-    The method `cut` adds to `counts` the number of documents over the limit, under the name of the
-    policy, and the number of parts dropped from a document because they have no token to train on,
-    under "untrained_parts".
+    The method `cut` counts documents and parts in `counts`. The item with the name of the policy is
+    the number of documents over the limit. The item "untrained_parts" is the number of parts that
+    were left out because they have no token to train on, although their document is stored.
     """
 
     def __init__(self, chat: ChatPlan, counts: Counter[str]) -> None:
@@ -66,10 +67,11 @@ class Cutter:
     def cut(
         self, offsets: Counts, mask: npt.NDArray[np.uint8], owners: Counts
     ) -> tuple[Parts, dict[int, Refusal]]:
-        """Return the parts to store, and the reason for each record to leave out, by record index.
+        """Return the parts to store, and a dict from indexes of refused records to reasons.
 
         Document i has the tokens from `offsets[i]` to `offsets[i + 1]`, and belongs to record
-        `owners[i]`. The array `mask` [tokens] is 1 where a token is trained on.
+        `owners[i]`. The array `mask` [tokens] is 1 where a token is trained on. Refused records
+        have no parts in the result.
         """
         parts = Parts(
             starts=offsets[:-1].copy(), stops=offsets[1:].copy(), documents=np.arange(len(owners))

@@ -83,8 +83,8 @@ def find_form(sources: Sequence[Source], units: Sequence[Unit], read: ChatReadOp
 class SampleRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Request for a sample of the input, taken at up to eight `places`.
 
-    About `room` bytes of text are read at each place. A place is an input and a span of it, in
-    which the field `source` is the index of the place in `places`.
+    Each place is an input and a span of this input. About `room` bytes of text are read from it.
+    The field `source` of the span is the index of the place in `places`.
     """
 
     chat: ChatPlan

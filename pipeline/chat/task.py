@@ -99,7 +99,7 @@ def renderer_of(
 
 
 def rendering(chat: ChatPlan) -> str:
-    """Return a description of rendering for `Watch.begin`. Error messages quote it."""
+    """Return the text that describes the rendering step to `Watch.begin`, for error messages."""
     return f"rendering it by the template {chat.template_origin}"
 
 
@@ -233,7 +233,7 @@ class _ChatSink:
         self.finish: Callable[[], list[Piece]] = writer.finish
 
     def flush(self) -> int:
-        """Return 0 for the number of tokens written, because no tokens are buffered."""
+        """Do nothing, because no tokens are buffered. Return 0, the number of tokens written."""
         return 0
 
 

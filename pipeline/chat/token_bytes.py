@@ -1,9 +1,9 @@
 """Positions of tokens in the bytes of their text, computed from the ids alone.
 
-In a byte-level BPE, the bytes of the tokens concatenated are the text. The end of a token is
+In a byte-level BPE, the concatenated bytes of all tokens are the text. The end of a token is
 therefore the running sum of token sizes, which are looked up in one table for a whole batch. The
-sum is used for a text only if it ends at the length of the text, and if the tokenizer normalizes
-nothing in the text. Otherwise the library `tokenizers` computes the offsets.
+sums are used for a text only if the last sum is the length of the text, and if the tokenizer
+normalizes nothing in the text. Otherwise the library `tokenizers` computes the offsets.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class PieceSizes:
 
 
 def covered(starts: Offsets, ends: Offsets, first: Offsets, last: Offsets) -> npt.NDArray[np.uint8]:
-    """Return a mask that is 1 for each token that shares a byte with a span, uint8 [tokens].
+    """Return a uint8 mask [tokens] that is 1 for each token that shares a byte with a span.
 
     Token i covers the bytes from `starts[i]` to `ends[i]`, and span i covers the bytes from
     `first[i]` to `last[i]`. Tokens and spans must be in order, and spans must not overlap.

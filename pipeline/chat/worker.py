@@ -31,7 +31,7 @@ _REQUEST = msgspec.json.Decoder(Request | SampleRequest)
 class ChatTasks(TokenTasks):
     """Functions that a worker process calls for builds of the kind `chat`.
 
-    A worker process may also render the sample of a build, and limits the templates that it runs.
+    A worker process may also render the sample of a build. It runs templates under limits.
     """
 
     address = "dataprep.pipeline.chat.worker:ChatTasks"

@@ -33,7 +33,7 @@ _CHUNK_TOKENS = 1 << 22
 def split_sizes(
     names: Sequence[str], shares: dict[str, float | int | None], total: int
 ) -> list[int]:
-    """Return the number of records in each of the splits `names`, which have `total` records.
+    """Return the number of records in each of the splits `names`. The sum is `total`.
 
     The mapping `shares` maps each name to a fraction, a number of records, or None for the rest.
     Raise `UsageError` if the sizes cannot add up to `total`.

@@ -220,7 +220,7 @@ def _unknown_files(out: Path) -> list[str]:
     """Return the sorted names of files and folders in `out` that do not belong to its dataset.
 
     The files of a dataset are config.json and the files that it lists. If config.json is damaged,
-    they are all files with a name that files of datasets may have.
+    any file with a name that dataprep gives to files of datasets counts as a file of the dataset.
     """
     try:
         data = read(out)

@@ -39,7 +39,10 @@ _COPY_BYTES = 4 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacedPiece:
-    """Piece of a unit, with its directory and the record id of the unit's first record."""
+    """Piece (part of a shard, written by one unit), with its directory.
+
+    The field `first_record` is the record id of the first record of the unit.
+    """
 
     piece: Piece
     directory: Path
@@ -78,10 +81,11 @@ def large_piece(pieces: Iterable[PlacedPiece]) -> int:
 def group(
     pieces: Iterable[PlacedPiece], large: int = JOIN_BELOW_BYTES
 ) -> Iterator[list[PlacedPiece]]:
-    """Yield the pieces of each shard: a piece of at least `large` bytes, or smaller pieces to join.
+    """Yield a list of the pieces that form each shard.
 
-    A small corpus becomes one file per split, and a large corpus is not copied. If `large` is the
-    result of `large_piece`, 10 TB of text make fewer than 20,000 files.
+    A piece of at least `large` bytes forms a shard by itself. Consecutive smaller pieces are
+    joined. A small corpus becomes one file per split, and a large corpus is not copied. If `large`
+    is the result of `large_piece`, 10 TB of text make fewer than 20,000 files.
     """
     run: list[PlacedPiece] = []
     size = 0
@@ -152,7 +156,7 @@ class _Shard:
         }  # fmt: skip
 
     def link(self, kind: str, name: str) -> None:
-        """Make the file `name` of the shard a link to the file of this `kind` of its only piece."""
+        """Make the shard's file `name` a link to the only piece's file of this `kind`."""
         (placed,) = self.run
         file = placed.piece.files[kind]
         crcs = np.array(file.crc32, np.uint32)

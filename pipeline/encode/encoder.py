@@ -34,8 +34,8 @@ class TextEncoder:
         """Return the vectors of `texts`, float32 [texts, width].
 
         At most `batch` texts are encoded at once. Numbers that overflow float32 become infinite. If
-        `width` is None, the first batch decides the width. Raise `InputError` if a result has
-        another shape, or is not numeric.
+        `width` is None, the first batch decides the width. Raise `InputError` if the encoder
+        returns anything else than one vector of numbers, of this width, for each text.
         """
         parts = []
         for start in range(0, len(texts), batch):
@@ -62,10 +62,10 @@ class TextEncoder:
 
 
 def load_encoder(encoder: str | Encoder) -> TextEncoder:
-    """Return the encoder for `encoder`, a function or the name of a sentence-transformers model.
+    """Return a `TextEncoder` for `encoder`, a function or the name of a model.
 
-    A model is loaded. Raise `UsageError` if sentence-transformers is not installed, and
-    `InputError` if it cannot load the model.
+    A model is loaded by sentence-transformers. Raise `UsageError` if this library is not installed,
+    and `InputError` if it cannot load the model.
     """
     name = encoder_name(encoder) or ""
     if not isinstance(encoder, str):

@@ -199,9 +199,9 @@ class Collector:
 def _name_count(found: list[dict[str, Any]], turns: PlainTurns | None) -> int | None:
     """Return the number of field names in all objects `found`, or None if it is not known.
 
-    It is known if each object holds the list of its plain `turns`, and no other lists or objects.
-    All of `found` must have the same fields. If the result is None, the caller has to count name by
-    name, which takes 600 ns per record.
+    All of `found` must have the same fields. The number is known if each object contains only one
+    list or object, the list of its plain `turns`. If the result is None, the caller has to visit
+    every name to count, which takes 600 ns per record.
     """
     if turns is None:
         return None

@@ -64,9 +64,9 @@ class PlainTurns(NamedTuple):
 class ChatBatch:
     """Batch of consecutive chat records of one span.
 
-    The arrays `offsets` and `numbers` hold, for each usable record, the byte or row at which it
-    begins in the input and its index in the span. The number of lines is `line_count`. All other
-    fields without a description have the same meaning as in `Batch`.
+    For each usable record, the array `offsets` holds the byte or row of the input at which the
+    record begins, and the array `numbers` holds the index of the record in the span. The number of
+    lines is `line_count`. Fields that are not described have the same meaning as in `Batch`.
     """
 
     records: list[ChatRecord] = field(default_factory=list)

@@ -93,7 +93,10 @@ def value_of(text: str) -> Any:
 
 
 def _is_sound(found: Objects, data: bytes, starts: Starts) -> bool:
-    """Return whether there is one object for each start, and no line is nested too deeply."""
+    """Return whether `found` has one object for each of `starts`, and none is nested too deeply.
+
+    The array `starts` holds the position in `data` at which the text of each object starts.
+    """
     octets = np.frombuffer(data, np.uint8)
     bounds = np.append(starts, len(data))
     deep = lines_of_brackets(octets, starts, MAX_DEPTH)
@@ -150,8 +153,9 @@ def names_once(data: bytes, starts: Starts, found: Objects, names: int | None = 
 def _name_ends(octets: npt.NDArray[np.uint8]) -> tuple[Starts, Starts]:
     """Return the positions of colons that may follow a name, and of the uncertain ones among them.
 
-    An uncertain colon may be inside a string: the quote before it may open a string or comes after
-    several backslashes, or there is white space between the quote and the colon.
+    A colon is uncertain if it may be inside a string. This is so if the quote before the colon may
+    open a string, if several backslashes come before this quote, or if white space separates the
+    quote from the colon.
     """
     colons = np.flatnonzero(octets == ord(":"))
     before, second, third, fourth = (octets[colons - back] for back in (1, 2, 3, 4))

@@ -35,9 +35,10 @@ class ChatReadOptions:
     """Options for reading conversations from records.
 
     The option `shape` is one of `SHAPES`, and `form` is one of `FORMS`. If one of them is None, the
-    fields of each record decide it. Each pair in `columns` is a name of `FIELDS` or `ROLES` and the
-    name that the records use instead, where a dot separates nested names. The text `system` becomes
-    the system turn of conversations without one. Raises `UsageError` if an option is not valid.
+    fields of each record decide it. Each pair in `columns` consists of a name from `FIELDS` or
+    `ROLES`, and the name that the records use instead. In the name of a nested field, dots separate
+    the levels. The text `system` becomes the system turn of conversations without one. Raises
+    `UsageError` if an option is not valid.
     """
 
     shape: str | None = None
@@ -81,7 +82,7 @@ def _one_of(
 class ChatReader(StreamReader):
     """Reader for the batches of one span.
 
-    For profiles, ``lap("read")`` is called after each block that was read.
+    To measure the time of reading, the function `lap` is called with "read" after each block.
     """
 
     def __init__(

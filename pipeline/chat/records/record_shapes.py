@@ -112,10 +112,10 @@ class Shaper:
         return name in own or _is_field(name)
 
     def records(self, found: list[Record]) -> tuple[list[ChatRecord], PlainTurns | None]:
-        """Return the result of `record` for each of `found`, and the turns of all records.
+        """Return the `ChatRecord` of each object in `found`, and the turns of all records.
 
         The turns are None unless all records are known to hold a list of plain turns in the same
-        field, and nothing else that is used.
+        field, and nothing else that is used. Raise `BadLineError` if a record cannot be used.
         """
         layouts = set(map(tuple, found))
         field = self._of_plain_turns.get(layouts.pop()) if len(layouts) == 1 else None

@@ -38,7 +38,7 @@ Filled = tuple[bytes, Sequence[int], Sequence[int]]
 
 
 class MarkedTexts:
-    """Texts in order, each with its spans.
+    """Rendered texts in order, each with the spans that `Marked` describes.
 
     >>> texts = MarkedTexts()
     >>> texts.extend([marked("caf\u00e9!", [(3, 4)])])
@@ -76,7 +76,7 @@ class MarkedTexts:
         return map(self.__getitem__, range(len(self)))
 
     def edges(self, first: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return the spans to train on of texts `first` to `stop` - 1, int64 [spans, 2].
+        """Return the spans to train on in the texts `first` to `stop` - 1, as int64 [spans, 2].
 
         Each row is the start and the stop of a span, in bytes of the concatenation of these texts.
         """

@@ -91,10 +91,10 @@ class Prefixes:
     def _before(self, index: int) -> str:
         """Return the text before the words of message `index`.
 
-        For a message of the assistant, this text ends with the generation prompt. If the prompt
-        ends with text that the template does not write before past answers, such as the opening of
-        a thought, the result leaves this ending out. The method `_head` shows where it begins.
-        Raise `RenderError` if a rendering fails or the template has no generation prompt.
+        For a message of the assistant, this text ends with the generation prompt. The prompt may
+        end with text that the template does not write before past answers, such as the opening of a
+        thought. This ending is not part of the result. The method `_head` finds where the ending
+        begins. Raise `RenderError` if a rendering fails or the template has no generation prompt.
         """
         if self._messages[index].get("role") != "assistant":
             return self._prefix(index, prompt=False)
@@ -161,8 +161,8 @@ class Prefixes:
     def _head(self, index: int) -> str | None:
         """Return the text that the template writes before the words of an answer, or None.
 
-        The answer has fixed words, and replaces message `index` and all messages after it. Return
-        None if the template fails or does not print these words.
+        To find this text, the messages before message `index` are rendered, followed by an answer
+        with fixed words. Return None if the template fails or does not print these words.
         """
         probe = {"role": "assistant", "content": _PROBE}
         try:

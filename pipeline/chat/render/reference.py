@@ -1,8 +1,8 @@
 """Reference renderer, which runs the template on each conversation and proves the spans.
 
 The faster specializations (specialize.py) must give the same results. The whole conversation is
-rendered, followed by its prefixes or, if the template has generation markers, by one rendering with
-marks. A conversation of two messages takes 50 to 150 us.
+rendered first. If the template has generation markers, the conversation is rendered a second time,
+with marks. Otherwise, its prefixes are rendered. A conversation of two messages takes 50 to 150 us.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["CutError", "ReferenceRenderer", "Rendered", "with_thinking"]
 
 
 class CutError(RenderError):
-    """Error for a record that contains a special token as plain text, which the template cuts."""
+    """Error for a record with a special token as plain text, if the template cuts this text."""
 
 
 class Rendered(NamedTuple):

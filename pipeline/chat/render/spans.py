@@ -181,11 +181,11 @@ def _by_markers(
 
     Markers give the spans of the assistant's messages, and prefixes the spans of other messages. If
     only some messages of the assistant are chosen, it must be known which marked span belongs to
-    which message. Equal numbers of spans and messages do not prove it, because a template may mark
-    one message twice and another message never: each span must also contain the words of its
-    message. If one does not, the template renders the messages before a chosen message, and then
-    the same messages with the chosen message: the spans that are added belong to the chosen
-    message.
+    which message. If there is one marked span for each message of the assistant, and it contains
+    the words of this message, the spans are in the order of the messages. Otherwise, the messages
+    before each chosen message are rendered without it and then with it. The spans that are added
+    belong to the chosen message. Equal numbers of spans and messages alone prove nothing, because a
+    template may mark one message twice and another message never.
     """
     marked = session.marked_spans(len(session.messages), text)
     roles = [message.get("role") for message in conversation.messages]

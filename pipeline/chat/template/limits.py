@@ -1,7 +1,7 @@
 """Limits of a rendering, counted instead of timed so that all machines refuse the same records.
 
-Steps are rounds of loops and calls of macros. The characters counted are the characters of all
-texts that operations make. They are estimated before the text is allocated where possible. A record
+Steps and characters are counted. A step is a round of a loop or a call of a macro. Characters are
+counted in every text that an operation makes, where possible before the text is allocated. A record
 is refused at the first operation that exceeds a limit. No text is truncated.
 """
 

@@ -197,7 +197,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """Return Jinja's sandboxed version of a method `str.format`, or None for other values.
 
-        The characters of its result are counted before it runs.
+        When the returned function is called, it counts the characters of its result in advance.
         """
         wrapped = super().wrap_str_format(value)
         if wrapped is None:

@@ -59,7 +59,7 @@ class _Generator(ChatGenerator):
 
 
 class TracingEnvironment(ChatEnvironment):
-    """Chat environment for symbolic text. The attribute `trace` records what happens to it."""
+    """Chat environment for symbolic text. The attribute `trace` records how the text is used."""
 
     code_generator_class = _Generator
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
@@ -112,10 +112,10 @@ class TracingEnvironment(ChatEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def compare(self, left: Any, *rest: Any) -> Any:
-        """Return the result of comparing `left` with `rest`, an operator and the right side.
+        """Return the result of comparing `left` with a right side.
 
-        Raise `RefusalError` for several comparisons in a chain (as in `a < b < c`), and for
-        comparisons that cannot be traced.
+        The arguments `rest` are the operator and the right side. Raise `RefusalError` for several
+        comparisons in a chain (as in `a < b < c`), and for comparisons that cannot be traced.
         """
         if len(rest) != 2:
             raise RefusalError("it compares several things at once")

@@ -158,11 +158,11 @@ class Renderer:
         return None if literal is None else filled._replace(literal=literal or ())
 
     def _render_new(self, found: _Analyzed) -> Marked:
-        """Return the rendering of a record that fits no specialization, made by the reference.
+        """Return the rendering, by the reference renderer, of a record that fits no specialization.
 
         From the second record of a structure on, a specialization is also made for later records.
-        If the reference renderer cannot prove the spans, the result comes from the specialization,
-        which may prove them. Raise `RenderError` if it cannot prove them.
+        If the reference renderer cannot prove the spans, a specialization is tried, because it can
+        prove more spans. Raise `RenderError` if both fail.
         """
         try:
             rendered = marked(*self._reference.render(found.conversation))
@@ -178,11 +178,12 @@ class Renderer:
         return rendered
 
     def _specialize(self, found: _Analyzed, expected: Marked | None) -> Marked | None:
-        """Make a specialization for `found`. Return its rendering, or None if there is none.
+        """Make a specialization for the record `found`, and return what it renders for this record.
 
         The specialization is stored if it gives the text of the reference renderer and, if
         `expected` is given, the same spans. Otherwise, it is recorded that similar records have no
-        specialization.
+        specialization, and None is returned. The result is also None if the specialization is valid
+        but cannot render this record.
         """
         trace = Trace(found.values)
         specialization = filled = None

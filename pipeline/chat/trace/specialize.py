@@ -173,10 +173,10 @@ def _is_value(character: str) -> bool:
 class Entry(NamedTuple):
     """Specialization, with the steps that show whether it fits a record.
 
-    A step is a function, a getter of its first argument from the values, its further arguments, and
-    the answer that the function must give. If the answer is None, the function's result is appended
-    to the values instead. If `specialization` is None, the reference renderer renders the records
-    that fit.
+    A step consists of a function, a getter that takes the first argument of the function from the
+    values, the other arguments of the function, and the expected answer. If the answer is None, the
+    function's result is appended to the values instead. If `specialization` is None, the reference
+    renderer renders the records that fit.
     """
 
     steps: Sequence[_CompiledStep]

@@ -160,9 +160,10 @@ class Trace:
             self._mixed.add(character)
 
     def origins(self, character: str) -> frozenset[int]:
-        """Return the indexes of the values from which the text that `character` represents comes.
+        """Return the indexes of the values that the text behind `character` was made from.
 
-        For a text of the record, this is its own index only. A derived text may have several.
+        For a text of the record, this is only the index of the text itself. A derived text may be
+        made from several values.
         """
         return self._origins.get(character, frozenset([ord(character) - FIRST]))
 
@@ -256,8 +257,8 @@ class SymbolicText(str):  # noqa: PLW1641 (its hash refuses: see below)
     def replace(self, old: Any, new: Any, *args: Any) -> SymbolicText:
         """Return the derived text in which `new` replaces `old`.
 
-        Raise `RefusalError` if the result may be much longer, because derived texts are not
-        counted.
+        Raise `RefusalError` if the result may be much longer than this text, because no limit
+        counts the characters of derived texts.
         """
         if not isinstance(old, str) or not isinstance(new, str) or len(new) > 8 * len(old):
             raise RefusalError("it replaces text with much more")
