@@ -1,4 +1,4 @@
-r"""Canonical JSON: the text of a value that is hashed.
+r"""Canonical JSON: the form in which values are hashed.
 
 Keys are sorted, there is no white space, and text is ASCII with `\uXXXX` escapes. Numbers are those
 of RFC 8259, so NaN and infinities are refused. Integers may have any size. Floats are written as

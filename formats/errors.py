@@ -154,7 +154,8 @@ class BusyError(DataprepError):
 class IncompatibleError(DataprepError):
     """Error for a dataset or saved state that does not fit this release or the tokenizer.
 
-    For example, it is in a newer version of the format, or was made with a different tokenizer.
+    For example, a dataset is in a newer version of the format, or was made with a different
+    tokenizer.
     """
 
     exit_code = 6

@@ -55,9 +55,10 @@ def decoding(
 def each_decoded(
     items: Iterable[T], context: Callable[[], AbstractContextManager[None]]
 ) -> Iterator[T]:
-    """Yield each of `items`, which is fetched inside a ``with context()`` block.
+    """Yield `items`. Each item is fetched inside a block ``with context():``.
 
-    The block ends before the item is yielded, so errors of the caller are not raised inside it.
+    The block ends before the item is yielded, so errors of the caller are not raised inside the
+    block.
     """
     source = iter(items)
     while True:

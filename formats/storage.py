@@ -276,8 +276,9 @@ def rename(source: Path, target: Path) -> None:
 def sync_file(path: Path) -> None:
     """Force the content of the file `path` to stable storage.
 
-    Raise `StorageError` if this fails, and remove the file. Do not try again: the kernel may have
-    dropped the pages, and a second fsync would report success although data is lost (seen on ext4).
+    If this fails, remove the file and raise `StorageError`. The function does not try again: the
+    kernel may have dropped the pages, and a second fsync would report success although data is
+    lost (seen on ext4).
     """
     with storage_errors(path):
         descriptor = os.open(path, os.O_RDONLY)
@@ -343,8 +344,9 @@ def publish_file(source: Path, target: Path) -> None:
     """Give the file `source` the name `target`. Raise `BusyError` if `target` exists.
 
     The content of `source` must already be on stable storage. link(2) never replaces a file, so
-    exactly one of several publishers succeeds. On a file system without hard links, a file that is
-    created between the check and the renaming is replaced.
+    exactly one of several publishers succeeds. A file system without hard links needs two steps: a
+    check that `target` does not exist, and a renaming. A `target` that is created in between is
+    replaced.
     """
     with storage_errors(target):
         try:

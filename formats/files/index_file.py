@@ -85,7 +85,7 @@ def write_index(stream: BinaryIO, chunks: Iterable[npt.NDArray[np.int64]], count
 
 
 def open_index(path: Path, count: int) -> npt.NDArray[np.int64]:
-    """Return the `count` numbers in the index file `path`, mapped read-only: int64 [count].
+    """Return the `count` numbers in the index file `path` as an int64 array, mapped read-only.
 
     Only the pages that are used are read. Raise `IntegrityError` if the file is damaged.
     """

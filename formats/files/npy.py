@@ -1,8 +1,8 @@
 """`.npy` headers, written and read without the pickle code of numpy.
 
 Only version 1.0, C order and the little-endian types of datasets are accepted, and the header must
-describe exactly the file that contains it. The start of the numbers follows from the size of the
-file, and the length field of the header must agree with it. The number of padding spaces does not
+describe exactly the file that contains it. The size of the header follows from the size of the
+file, and must agree with the length field of the header. The number of padding spaces does not
 matter. See https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 """
 

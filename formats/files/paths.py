@@ -1,4 +1,4 @@
-"""Checks of paths: addresses such as ``s3://``, and network file systems.
+"""Functions that recognize addresses such as ``s3://``, and paths on network file systems.
 
 The operating system treats the address ``s3://bucket/data`` as a relative path: writing to it would
 create a folder ``s3:``. On network file systems and FUSE, mapped files are a hazard.

@@ -1,7 +1,7 @@
-"""Reading of a dataset of named arrays with numpy alone: rows of arrays, and splits as row numbers.
+"""Datasets of named arrays, read with numpy alone.
 
-Rows are returned as copies. A batch of rows is gathered by one fancy index over all shards (see
-`mapped`).
+Rows are read by their numbers, and a split is a list of row numbers. Rows are returned as copies. A
+batch of rows is gathered by one fancy index over all shards (see `mapped`).
 """
 
 from __future__ import annotations

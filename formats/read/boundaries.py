@@ -118,9 +118,10 @@ class Boundaries:
         )  # fmt: skip
 
     def _bisect(self, pieces: _Pieces) -> tuple[Counts, Counts]:
-        """Return two arrays: for each piece, the index of its first document, and of its last + 1.
+        """Return two arrays with an entry for each piece: its first document, and its last + 1.
 
-        The indices count from 0 in each shard. Raise `IntegrityError` for damaged offsets.
+        Documents are indices that count from 0 in each shard. Raise `IntegrityError` for damaged
+        offsets.
         """
         # uint64 like the offsets: int64 keys would make numpy convert the whole array to float64.
         keys = np.concatenate([pieces.begin, pieces.last]).view(np.uint64).reshape(2, -1)
@@ -142,7 +143,7 @@ class Boundaries:
 
 
 def _each(shard: Counts | int, at: Any) -> Any:
-    """Return ``shard[at]``, or `shard` itself if it is an int, which stands for all entries."""
+    """Return ``shard[at]``. If `shard` is an int (one shard for all entries), return `shard`."""
     return shard[at] if isinstance(shard, np.ndarray) else shard
 
 

@@ -1,6 +1,7 @@
-"""Reading of a dataset of tokens with numpy alone: splits, documents, tokens, provenance.
+"""Datasets of tokens, read with numpy alone.
 
-A split is one stream of tokens and one list of documents, for any number of shards.
+A split is one stream of tokens and one list of documents, for any number of shards. For each
+document, the dataset also stores the input that contained the document.
 """
 
 from __future__ import annotations
@@ -39,13 +40,16 @@ _OFFSETS = 1 << 12  # read at once in an iteration over documents
 def open_dataset(path: str | os.PathLike[str], *, io: ReadBy | None = None) -> Dataset:
     """Open the dataset in the directory `path`.
 
-    The argument `io` selects how data is read. ``"mmap"`` maps the files, which is fastest. But a
-    block that the disk cannot read ends the process with SIGBUS. A file that is truncated while it
-    is read does the same, unless a check of its size, made at most every 10 ms, raises an error
-    first. ``"pread"`` maps nothing. It is meant for file systems where maps are a hazard (network,
-    FUSE): such a failure raises a `StorageError` or `IntegrityError` that names the file, and a
-    window costs about 2 microseconds more. Both return the same data. The default, None, selects
-    ``"pread"`` if Linux reports a network file system or FUSE, else ``"mmap"``.
+    The argument `io` selects how data is read. The data is the same in all cases.
+
+    - ``"mmap"`` maps the files, which is fastest. If the disk cannot read a block, or a file is
+      truncated while it is read, the process ends with SIGBUS. File sizes are compared at most
+      every 10 ms, and an error is raised if the comparison detects a truncated file first.
+    - ``"pread"`` maps nothing, and takes about 2 microseconds more for each window. A block that
+      the disk cannot read raises a `StorageError`, and a truncated file an `IntegrityError`. Use
+      it for network file systems and FUSE, where maps are a hazard.
+    - None, the default, is ``"pread"`` if Linux reports a network file system or FUSE, else
+      ``"mmap"``.
 
     Raise `IntegrityError` if the directory is unfinished or damaged, and `IncompatibleError` if it
     needs a newer dataprep. Opening takes a few milliseconds for thousands of shards.
@@ -231,10 +235,10 @@ class Split:
     def gather_in_turn(
         self, starts: npt.NDArray[np.int64], length: int, rows: Sequence[int]
     ) -> Iterator[Ids]:
-        """Yield windows in batches: those at the first `rows[0]` positions in `starts`, and so on.
+        """Yield the windows at `starts` in batches: `rows[0]` windows, then `rows[1]`, and so on.
 
-        Batch `i` is an array [rows[i], length]. It equals the result of `gather` for its positions,
-        but takes some microseconds less.
+        Batch `i` is an array [rows[i], length]. It equals the result of `gather` for the same
+        positions, but takes some microseconds less.
         """
         return self.stream.gather_in_turn(starts, length, rows)
 
@@ -387,9 +391,9 @@ class Split:
     def gather_mask(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.uint8]:
         """Return the loss mask of the windows that `gather` returns: uint8 [len(starts), length].
 
-        The number 1 marks a token to train on, and 0 a token that is only read. This costs as much
-        as `gather`. Raise `UsageError` if the split has no mask, and `IndexError` for a window
-        outside the split.
+        The number 1 marks a token to train on, and 0 any other token. This costs as much as
+        `gather`. Raise `UsageError` if the split has no mask, and `IndexError` for a window outside
+        the split.
         """
         return self.masks.gather(starts, length)
 

@@ -145,9 +145,9 @@ def choose_io(io: ReadBy | None, directory: Path) -> ReadBy:
 
 
 def _check_sizes(directory: Path, entries: Sequence[FileEntry]) -> None:
-    """Raise `IntegrityError` unless all `entries` are ordinary files of the sizes that they state.
+    """Raise `IntegrityError` unless all `entries` are ordinary files of the stated sizes.
 
-    A folder of such files must not be a symbolic link.
+    Raise it also if a folder that contains one of the files is a symbolic link.
     """
     for folder in sorted(folders_of(entry.name for entry in entries)):
         if (directory / folder).is_symlink():

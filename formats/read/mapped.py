@@ -1,4 +1,4 @@
-"""Files mapped read-only into one range of addresses, so that one indexing operation reads all.
+"""Files mapped read-only into one range of addresses: one indexing operation reads from all files.
 
 numpy copies a thousand windows in one call if they lie in one array. For this purpose, a range of
 addresses as long as all files together is reserved, which costs no memory. Each file is mapped at
@@ -12,7 +12,7 @@ one table that begins after the first header. The lines in gaps between files ar
 Gathering rows from a thousand files then costs as much as from one file: one addition and a copy.
 Addresses are limited, and the least common multiple of page and row size may be large: 3 GiB for a
 page of 2 MiB and a row of 6,148 bytes. If the table would need more than twice the addresses of the
-files, the small page size is used. If it still would, there is no table.
+files, the small page size is used. If that is still too much, there is no table.
 
 A block that the disk cannot read, or a mapped file that is truncated, ends the process with SIGBUS.
 `MappedFiles` therefore compares the file sizes from time to time. This does not help with a bad
@@ -176,9 +176,9 @@ class MappedFiles:
     def check_sizes(self, shards: Positions | int) -> None:
         """Raise `IntegrityError` if a file of `shards` has changed its size since it was mapped.
 
-        Sizes are compared at most every 10 ms, and the comparisons take at most a hundredth of the
-        time. Training usually takes longer for a batch, so sizes are compared for every batch. A
-        file that was removed or replaced is not an error, because its map does not change.
+        Sizes are compared at most every 10 ms, and less often if the comparisons would take more
+        than a hundredth of the time. A file that was removed or replaced is not an error, because
+        its map does not change.
         """
         maps = self._maps
         if maps is not None and time.monotonic() >= maps.check_at:
@@ -235,8 +235,8 @@ class _Maps:
     def windows(self, length: int) -> Numbers | None:
         """Return a view of all overlapping windows, or None if `length` is too large for numpy.
 
-        Each window is one element of the view, which numpy copies as a whole. Copying rows of
-        numbers would take half as long again (measured with 384 float32).
+        Each window is one element of the view, which numpy copies as a whole. Copying windows as
+        rows of numbers would take 1.5 times as long (measured with 384 float32).
         """
         size, item = length * self.numbers.itemsize, self.numbers.itemsize
         found = self._windows
@@ -341,10 +341,11 @@ def _libc() -> ctypes.CDLL:
 
 
 def file_places(sizes: Positions, row: int) -> tuple[Positions, int]:
-    """Return the offsets of files of `sizes` bytes in a range of addresses, and the range's size.
+    """Return the offset of each file in a range of addresses, and the size of the range in bytes.
 
-    The offsets are multiples of `row` (the size of a row in bytes) if there are enough addresses.
-    With a `row` of 0 there are no rows.
+    The array `sizes` holds the sizes of the files in bytes. The offsets are multiples of the page
+    size. If there are enough addresses, they are also multiples of `row`, the size of a row in
+    bytes. A `row` of 0 means that there are no rows.
 
     >>> import numpy
     >>> places, size = file_places(numpy.array([5000, 300, 20]), 0)

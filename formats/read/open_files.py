@@ -48,7 +48,7 @@ class Files:
     def source(
         self, names: Sequence[str], dtype: str, counts: Sequence[int], width: int = 1
     ) -> NumberSource:
-        """Return a source of numbers: the last `counts[k]` numbers of each file `names[k]`.
+        """Return a `NumberSource` for the last `counts[k]` numbers of each file `names[k]`.
 
         Each file holds whole rows of `width` numbers, after a header that is compared with the
         manifest when the file is opened. The files are mapped if `io` is ``"mmap"`` and there are
@@ -85,9 +85,9 @@ class Files:
         return self._cache.get(name, opener)
 
     def index(self, name: str, count: int) -> npt.NDArray[np.int64]:
-        """Return the `count` numbers of the index file `name`: int64 [count].
+        """Return the `count` numbers of the index file `name` as an int64 array.
 
-        They are mapped if `io` is ``"mmap"``, otherwise read.
+        The array is mapped if `io` is ``"mmap"``, otherwise read into memory.
         """
         if self.io == "mmap":
             return self._opened(name, lambda: open_index(self.path / name, count))

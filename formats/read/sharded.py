@@ -79,10 +79,11 @@ class NumberSource(Protocol):
         ...
 
     def windows(self, length: int) -> Numbers | None:
-        """Return the windows of `length` numbers in a range of addresses, each as one element.
+        """Return all windows of `length` numbers in the range of addresses that holds the files.
 
-        Window `first[k] + i` begins at number `i` of shard `k` (see the attribute `first`). Return
-        None if files must be opened or checked first, or are not in one range.
+        Each window is one element of the result. Window `first[k] + i` begins at number `i` of
+        shard `k` (see the attribute `first`). Return None if files must be opened or checked first,
+        or are not in one range.
         """
         ...
 
@@ -104,10 +105,10 @@ class NumberSource(Protocol):
 
 
 class Stream:
-    """The numbers of `source` as one stream: `lengths[k]` numbers in shard `k`, `width` in a row.
+    """The numbers of `source` as one stream over all shards.
 
-    The methods are thread-safe and return new arrays, which outlive the files and may be written
-    to.
+    Shard `k` holds `lengths[k]` numbers, and a row consists of `width` numbers. The methods are
+    thread-safe and return new arrays, which outlive the files and may be written to.
     """
 
     def __init__(self, source: NumberSource, lengths: Iterable[int], *, width: int = 1) -> None:
@@ -161,11 +162,11 @@ class Stream:
     def gather_in_turn(
         self, starts: Positions, length: int, rows: Sequence[int]
     ) -> Iterator[Numbers]:
-        """Yield windows in batches: those at the first `rows[0]` positions in `starts`, and so on.
+        """Yield the windows at `starts` in batches: `rows[0]` windows, then `rows[1]`, and so on.
 
-        Batch `i` is an array [rows[i], length]. It equals the result of `gather` for its positions
-        and costs a memory copy. The positions of all windows are computed at once, which saves some
-        microseconds for each batch.
+        Batch `i` is an array [rows[i], length]. It equals the result of `gather` for the same
+        positions and costs a memory copy. The positions of all windows are computed at once, which
+        saves some microseconds for each batch.
         """
         ends = list(accumulate(rows))
         begins = [0, *ends][: len(ends)]
@@ -252,7 +253,9 @@ class Stream:
     def cut(
         self, starts: Positions, lengths: Positions, at: Positions
     ) -> tuple[Positions, Positions, Positions]:
-        """Return arguments for `copy` that copy the same numbers in pieces within one shard each.
+        """Cut pieces at the ends of shards, so that each lies in one shard.
+
+        Return the `starts`, `lengths` and `at` of the new pieces, as arguments for `copy`.
 
         >>> stream = Stream(source, [3, 0, 4])                              # doctest: +SKIP
         >>> stream.cut(np.array([1]), np.array([5]), np.array([10]))        # doctest: +SKIP
@@ -283,7 +286,7 @@ class Stream:
     def shards_at(self, at: Positions) -> Positions:
         """Return the index of the shard that holds each position in `at`.
 
-        The shard is never empty.
+        An empty shard holds no position, so its index is never returned.
         """
         return self._cuts.shards_at(at)
 
@@ -352,7 +355,7 @@ class Cuts:
     def shards_at(self, at: Positions) -> Positions:
         """Return the index of the shard that holds each position in `at`.
 
-        The shard is never empty.
+        An empty shard holds no position, so its index is never returned.
         """
         each = self._each
         found: Positions = at // each if each else self._base.searchsorted(at, "right") - 1

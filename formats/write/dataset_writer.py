@@ -1,4 +1,4 @@
-"""Writing of a dataset directory: its files, their hashes, crc32.npy and config.json.
+"""Writers that create a dataset directory with all its files, including crc32.npy and config.json.
 
 `DatasetWriter` writes any file of a dataset, hashes every byte as it writes, and describes the
 files in the manifest. `ArrayWriter` adds named arrays in shards, and splits of rows. Both need the
@@ -166,7 +166,7 @@ class DatasetWriter:
         )
 
     def finish(self, manifest: Callable[[tuple[FileEntry, ...]], msgspec.Struct]) -> bytes:
-        """Write crc32.npy and config.json, sync all files and folders, and return config.json.
+        """Write crc32.npy and config.json, sync everything, and return the content of config.json.
 
         The function `manifest` makes the manifest from the list of files, sorted by name.
         """
@@ -318,9 +318,10 @@ class ArrayWriter(DatasetWriter):
     def split(
         self, name: str, numbers: Numbers | Iterable[Numbers], *, rows: int | None = None
     ) -> None:
-        """Write the index of the split `name`, which holds increasing row numbers.
+        """Write the row numbers of the split `name` to its index file.
 
-        If `numbers` are blocks, `rows` must be the number of row numbers in all of them.
+        The argument `numbers` holds increasing row numbers, in one array or in consecutive blocks.
+        For blocks, `rows` must be the total number of row numbers. Otherwise raise `ValueError`.
         """
         if isinstance(numbers, np.ndarray):
             numbers, rows = [numbers], len(numbers)
@@ -386,9 +387,9 @@ def _shard_name(name: str, before: Sequence[ArrayShard]) -> str:
 def _checked(
     name: str, blocks: Iterable[Array], rows: int, row: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Iterator[Array]:
-    """Yield `blocks`. Raise `ValueError` unless they hold `rows` rows of this `row` and `dtype`.
+    """Yield `blocks`, which must hold `rows` rows of shape `row` and type `dtype`.
 
-    The argument `row` is the shape of a row.
+    Raise `ValueError` if they do not.
     """
     left = rows
     for block in blocks:
@@ -401,9 +402,9 @@ def _checked(
 
 
 def _cut(blocks: Iterator[Array], counts: Sequence[int]) -> Iterator[Iterator[Array]]:
-    """Yield an iterator over blocks of the next ``counts[i]`` rows of `blocks`, for each i.
+    """Cut `blocks` into parts of ``counts[i]`` rows, and yield the blocks of each part.
 
-    Each iterator must be consumed before the next is used.
+    A part is an iterator over blocks. It must be consumed before the next part is used.
     """
     rest: list[Array] = []
 

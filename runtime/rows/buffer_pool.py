@@ -84,7 +84,7 @@ class Buffers:
 
 
 class _Memory(np.ndarray[Any, Any]):
-    """Memory of a buffer, with a type of its own so that a finaliser runs after the last view.
+    """Memory of a buffer, with its own type so that a finaliser runs after the last view is gone.
 
     A view of an array refers to the base of that array if view and base have the same type. If the
     memory were an ordinary array, views would refer to the memory alone. The array over the memory,

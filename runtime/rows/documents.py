@@ -170,10 +170,10 @@ class DocumentDataset(BatchDataset):
         return starts, starts + lengths
 
     def covering(self, start: int, stop: int) -> Ints:
-        """Return the samples with tokens in `start` .. `stop` - 1 of the split: int64, increasing.
+        """Return the samples with tokens at positions `start` to `stop` - 1 of the split.
 
-        A token that is cut off because of `max_length` does not count. The cost is that of `spans`
-        and some binary searches.
+        The result is an increasing int64 array. A token that is cut off because of `max_length`
+        does not count. The cost is that of `spans` and some binary searches.
         """
         if start >= stop:
             return np.empty(0, np.int64)

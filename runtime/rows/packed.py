@@ -195,11 +195,11 @@ class PackedDataset(BatchDataset):
         return start, start + length
 
     def covering(self, start: int, stop: int) -> Ints:
-        """Return the rows with tokens in `start` .. `stop` - 1 of the split: int64, increasing.
+        """Return the rows with tokens at positions `start` to `stop` - 1 of the split.
 
-        If labels are shifted and a document was cut into pieces, the token after a piece counts as
-        a token of the row, because it is a label. The function reads the chunks of the plan that
-        hold these tokens, which takes some milliseconds.
+        The result is an increasing int64 array. If labels are shifted and a document was cut into
+        pieces, the token after a piece counts as a token of the row, because it is a label. The
+        function reads the chunks of the plan that hold these tokens, which takes some milliseconds.
         """
         pieces = pieces_of_tokens(self.plan, start, stop, ahead=self.labels == "shifted")
         bounds = self.plan.arrays["rows"]

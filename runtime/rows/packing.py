@@ -168,9 +168,9 @@ class Packer:
         return PackingReport(seq_len=self.options.seq_len, **self._counts)
 
     def rows(self, lengths: Iterable[Ints]) -> Iterator[PackedRows]:
-        """Yield the packed rows of documents whose lengths are in `lengths`, in order.
+        """Yield the packed rows of documents whose lengths are `lengths`, an iterable of arrays.
 
-        The sizes of the arrays in `lengths` do not change the rows. Raise `InputError` for a
+        The division of the lengths into arrays does not change the rows. Raise `InputError` for a
         document over `seq_len` if `overlong` is ``"error"``, and `IntegrityError` for a negative
         length.
         """
@@ -188,7 +188,7 @@ class Packer:
     def _pieces(self, lengths: Iterable[Ints]) -> Iterator[Ints]:
         """Yield all pieces in stream order: int64 [k, 4], as in `_cut`.
 
-        An array does not run over the end of a chunk.
+        No array contains pieces of two chunks.
         """
         room = self._chunk
         for part in lengths:
@@ -363,9 +363,11 @@ def _best_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
 
 
 def _share(rows: Ints, times: npt.NDArray[Any], count: int) -> tuple[Ints, Ints]:
-    """Return the first of `rows`, as many as `count` pieces need, and the number of pieces in each.
+    """Assign `count` pieces to `rows` in order, filling each row before the next is used.
 
-    The array `times` holds, for each row, the number of pieces that fit into it.
+    Return the rows that get pieces, and the number of pieces in each. The array `times` holds, for
+    each row, the number of pieces that fit into it. Pieces for which no row has space are not
+    assigned.
     """
     ends = np.cumsum(times, dtype=np.int64)
     used = min(int(np.searchsorted(ends, count)) + 1, len(rows))

@@ -1,7 +1,7 @@
 """The packing plan of a split, made from the lengths of its documents and stored in the cache.
 
-Making a plan takes about a microsecond for each document, in bounded memory, and 15 to 23 bytes for
-each document on disk. Opening the plan again reads a kilobyte.
+Making a plan takes about a microsecond for each document, and bounded memory. A plan takes 15 to 23
+bytes on disk for each document. Opening the plan again reads a kilobyte.
 """
 
 from __future__ import annotations
@@ -85,9 +85,10 @@ def document_lengths(split: Split) -> Iterator[Ints]:
 
 
 def pieces_of_tokens(plan: StoredPlan, start: int, stop: int, *, ahead: bool) -> Ints:
-    """Return the indices of pieces with tokens in `start` .. `stop` - 1: int64, increasing.
+    """Return the indices of pieces with tokens at positions `start` to `stop` - 1 of the stream.
 
-    With `ahead`, a piece whose document continues in another piece counts as one token longer.
+    The result is an increasing int64 array. With `ahead`, a piece whose document continues in
+    another piece counts as one token longer.
 
     The pieces of a chunk are consecutive in the stream, and the piece that comes first in the
     stream also comes first in the plan. Therefore chunks are found by binary search, and only the

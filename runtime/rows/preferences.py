@@ -253,9 +253,10 @@ class PreferenceDataset(BatchDataset):
         return taken.starts, taken.starts + taken.lengths
 
     def covering(self, start: int, stop: int) -> Ints:
-        """Return the samples with tokens in `start` .. `stop` - 1 of the split: int64, increasing.
+        """Return the samples with tokens at positions `start` to `stop` - 1 of the split.
 
-        Tokens that are cut off do not count. The cost is that of `spans` and some binary searches.
+        The result is an increasing int64 array. Tokens that are cut off do not count. The cost is
+        that of `spans` and some binary searches.
         """
         if start >= stop:
             return np.empty(0, np.int64)
@@ -310,7 +311,7 @@ class _Documents(NamedTuple):
 
 
 def _prompt_lengths(split: Split, taken: _Documents) -> Ints:
-    """Return the number of tokens before the first token to train on, for each document: int64.
+    """Return, for each document, the number of its tokens before the first token to train on.
 
     For a document that has no token to train on, this is the number of all its tokens. The function
     copies the loss masks of all documents.

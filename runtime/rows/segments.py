@@ -6,9 +6,9 @@ dataset, and never by looking for EOS tokens, which a dataset may lack and a doc
 Tokens outside all segments are padding.
 
 Computing the segments takes some 50 microseconds for one batch, or 10 for each batch if sixteen are
-computed at once. Each tensor of the size of `input_ids` takes about two copies of it. Kernels are
-compiled or captured for one shape, so shapes do not depend on the documents: `cu_seqlens` has a
-fixed size, which suffices for a fixed number of segments.
+computed at once. Making a tensor of the size of `input_ids` takes about as long as copying
+`input_ids` twice. Kernels are compiled or captured for one shape, so shapes do not depend on the
+documents: `cu_seqlens` has a fixed size, which suffices for a fixed number of segments.
 """
 
 from __future__ import annotations
@@ -168,13 +168,13 @@ class Segments:
     def cu_seqlens(
         self, capacity: int, out: npt.NDArray[np.int32] | None = None
     ) -> npt.NDArray[np.int32]:
-        """Return int32 [capacity + 1]: 0, and then where each run of the flattened batch stops.
+        """Return 0 and the positions where runs of the batch stop, as int32 [capacity + 1].
 
-        Every segment is a run, and so is every gap of padding. The entries after the last run
-        repeat the number of tokens: they are empty runs, which attention kernels skip. A `capacity`
-        of rows x seq_len is always enough. If `out` (an array of this type and shape) is given,
-        fill and return it. Raise `UsageError` if there are more runs than `capacity`, or more
-        tokens than int32 can count.
+        Positions are those of the flattened batch. Every segment is a run, and so is every gap of
+        padding. The entries after the last run repeat the number of tokens: they are empty runs,
+        which attention kernels skip. A `capacity` of rows x seq_len is always enough. If `out` (an
+        array of this type and shape) is given, fill and return it. Raise `UsageError` if there are
+        more runs than `capacity`, or more tokens than int32 can count.
         """
         begin = self._runs.begin
         total = self.rows * self.seq_len

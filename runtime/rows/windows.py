@@ -98,10 +98,7 @@ class WindowDataset(BatchDataset):
 
     @property
     def unread_tokens(self) -> int:
-        """Number of tokens in no window, if a smaller `stride` would add windows without overlap.
-
-        It is 0 if a smaller `stride` would add none.
-        """
+        """Number of tokens in no window, or 0 if a stride without gaps would add no windows."""
         if self.stride <= self._span:
             return 0
         closest = window_count(self.split.tokens, self._span, self._span)
@@ -125,10 +122,10 @@ class WindowDataset(BatchDataset):
         return starts, starts + self._span
 
     def covering(self, start: int, stop: int) -> Ints:
-        """Return the windows with tokens in `start` .. `stop` - 1 of the split: int64, increasing.
+        """Return the windows with tokens at positions `start` to `stop` - 1 of the split.
 
-        If labels are shifted, the token after a window counts as a token of the window, because it
-        is a label. Nothing is read.
+        The result is an increasing int64 array. If labels are shifted, the token after a window
+        counts as a token of the window, because it is a label. No file is read.
         """
         first = max(0, -((self._span - 1 - start) // self.stride))  # ceil((start - span + 1) / ...)
         last = min(self._windows - 1, (stop - 1) // self.stride)
@@ -235,7 +232,9 @@ class WindowDataset(BatchDataset):
 
 
 def window_count(tokens: int, span: int, stride: int) -> int:
-    """Return the number of windows of `span` tokens in `tokens` tokens, `stride` tokens apart.
+    """Return the number of windows in a stream of `tokens` tokens.
+
+    Each window has `span` tokens, and windows begin `stride` tokens apart.
 
     >>> window_count(9, 5, 4), window_count(8, 5, 4), window_count(4, 5, 4)
     (2, 1, 0)
