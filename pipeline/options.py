@@ -160,11 +160,12 @@ def different_reject_options(
     rejected: Collection[str],
     forgiven: frozenset[str] = frozenset(),
 ) -> list[str]:
-    """Return the names of the options by which a build would treat rejected records differently.
+    """Return the names of the options that make a build treat rejected records differently.
 
-    The stored options of the build are `asked`, and those of a finished dataset are `existing`.
-    `rejected` contains the reasons why records were left out of that dataset. Records rejected
-    for a reason in `forgiven` make no difference, because every build leaves them out.
+    The options of the build (`asked`) are compared with the stored options of a finished dataset
+    (`existing`). The argument `rejected` contains the reasons why records were left out of that
+    dataset. Records rejected for a reason in `forgiven` make no difference, because every build
+    leaves them out.
     """
     different = []
     if asked["on_error"] == "error" and not forgiven.issuperset(rejected):
@@ -276,7 +277,7 @@ def as_paths(value: object) -> tuple[str, ...]:
 
 
 def as_text(options: DataclassInstance, *names: str) -> None:
-    """Convert each of the fields `names` of `options` that contains a path object to a string."""
+    """Convert path objects in the fields `names` of `options` to strings."""
     for name in names:
         if isinstance(value := getattr(options, name), PathLike):
             object.__setattr__(options, name, fspath(value))

@@ -270,7 +270,7 @@ class _Build:
     def _cleaned_up(self) -> Iterator[None]:
         """If the block fails, remove the staging directory unless it holds useful work.
 
-        The error is raised again. It becomes a `BusyError` if another build was the cause.
+        The error is raised again, or replaced by a `BusyError` if another build was the cause.
         """
         try:
             yield
@@ -293,10 +293,9 @@ class _Build:
             raise
 
     def _overtaken(self) -> BusyError | None:
-        """Return a `BusyError` if another build has published `out` or removed the staging.
+        """Return a `BusyError` if another build published `out` or removed the staging directory.
 
-        The staging is the directory of unfinished work. Return None if neither has happened.
-        Another build can do this only on file systems without locks.
+        Return None if neither has happened. Both are possible only on file systems without locks.
         """
         if self._own and mark_of(self._out)[:-1] == self._own[:-1]:
             return None  # this build has published `out`: what failed came after
@@ -408,9 +407,8 @@ class _Build:
     def _space_in_errors(self) -> Iterator[None]:
         """If the block runs out of disk space, add to the error how many bytes are still needed.
 
-        The estimate at the start said that the space was enough. Since then another program has
-        filled the disk, or the sample was not typical. Bytes in the staging directory are not
-        counted again.
+        This happens if another program fills the disk, or if the estimate at the start was too low.
+        The bytes that are already in the staging directory are subtracted.
         """
         try:
             yield

@@ -7,8 +7,8 @@ it and all others wait. Each call reads all inputs once to hash them, so the cac
 that can be read in seconds. Datasets in the cache may be deleted while no process uses them.
 
 If the tokenizer is only a function from text to ids, each call encodes every document with it. The
-ids are written as numbers to a text file, which is built with a substitute tokenizer whose words
-are these numbers.
+ids are written as numbers to a text file. The dataset is built from this file, with a substitute
+tokenizer whose words are these numbers.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ def _cached(options: BuildOptions, cache: Path, sources: list[Source]) -> Datase
 def _open_or_build(options: BuildOptions) -> Dataset:
     """Return the dataset in ``options.out``. If it is missing or damaged, it is built first.
 
-    If another process is building it, wait for at most an hour, and then check the result. Raise
-    `BusyError` after that time.
+    If another process is building the dataset, wait until it has finished. Raise `BusyError` if
+    this takes more than an hour.
     """
     deadline = time.monotonic() + _WAIT_S
     while True:
@@ -326,7 +326,7 @@ def _warn_of(first: Sequence[InputError | None], count: int) -> None:
 
 
 def _report_blank(count: int, sources: list[Source]) -> None:
-    """Warn about `count` blank lines, with the positions of the first, if all inputs are JSONL.
+    """Warn about `count` blank lines, with the positions of the first few, if all inputs are JSONL.
 
     In plain text, blank lines separate documents, so there is no warning.
     """

@@ -224,7 +224,7 @@ def _warn_of_unread(samples: SampleDataset) -> None:
 
 
 def _skips_by_source(skip: Skip) -> Mapping[Any, Iterable[int] | Skips | None]:
-    """Return the skip list for each dataset of a mixture, by dataset.
+    """Return a mapping from datasets of a mixture to their skip lists.
 
     Raise `UsageError` if `skip` has samples but does not name their datasets.
     """

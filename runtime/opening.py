@@ -25,8 +25,8 @@ DatasetLike = str | Path | Dataset | ArrayData | PairData
 def open_tokens(place: Any, io: Literal["mmap", "pread"] | None) -> Dataset:
     """Return the dataset of tokens `place`, which is a path or an open dataset.
 
-    A path is opened with `io`, and raises the errors of `open_dataset`. Raise `UsageError` for any
-    other value, and for an open dataset whose `io` is different.
+    If `place` is a path, open it with `io`, and raise the errors of `open_dataset`. Raise
+    `UsageError` for any other value, and for an open dataset that was opened with a different `io`.
     """
     if (
         isinstance(place, list | tuple)
@@ -61,8 +61,8 @@ def open_data(
 ) -> Dataset | ArrayData | PairData:
     """Return the dataset `place` of any kind, which is a path or an open dataset.
 
-    A path is opened with `io`, and raises the errors of `open_dataset`. Raise `UsageError` for any
-    other value, and for an open dataset whose `io` is different.
+    If `place` is a path, open it with `io`, and raise the errors of `open_dataset`. Raise
+    `UsageError` for any other value, and for an open dataset that was opened with a different `io`.
     """
     if isinstance(place, ArrayData | PairData):
         if io is not None and io != place.io:

@@ -319,12 +319,18 @@ class Pairs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuiltRows:
-    """The rows that each split was built for (see `row_kind`), with `options` for the spec."""
+    """Rows of the kind that a split was built for (see `row_kind`).
+
+    The attribute `options` contains values for fields of the spec.
+    """
 
     options: Mapping[str, Any]
 
     def of(self, split: AnySplit) -> RowSpec:
-        """Return the spec for `split`. Raise `UsageError` if it lacks a field of `options`."""
+        """Return the spec for `split`.
+
+        Raise `UsageError` if the attribute `options` names a field that the spec does not have.
+        """
         if isinstance(split, Split):
             return named_spec(row_kind(split), **self.options)
         if self.options:
@@ -334,7 +340,7 @@ class BuiltRows:
     def open(self, split: Split, *, sample_mask: bool = False) -> MixedDataset:
         """Return the dataset of the rows of `split`; see `TokenRows.open`.
 
-        Raise `UsageError` if their spec has no field for one of the attribute `options`.
+        Raise `UsageError` if the attribute `options` names a field that their spec does not have.
         """
         spec = cast("TokenRows", self.of(split))
         return spec.open(split, sample_mask=sample_mask)
@@ -352,11 +358,11 @@ _BY_NAME: dict[str, Any] = {
 class Mixture:
     """Several datasets of tokens, each with a weight.
 
-    A weight is the dataset's share of all samples or tokens. Weights are converted to whole numbers
-    of samples in a period. Their proportion is exact, or is rounded if the period would be too
-    long. In every prefix of the order, the number of samples from a dataset differs by at most one
-    from its share. When all samples of a dataset were used, they come again in a new order. An
-    epoch has as many samples as all datasets together.
+    A weight is the dataset's share of all samples, or of all tokens with ``by="tokens"``. Weights
+    are converted to whole numbers of samples in a period. Their proportion is exact, or is rounded
+    if the period would be too long. In every prefix of the order, the number of samples from a
+    dataset differs by at most one from its share. When all samples of a dataset were used, they
+    come again in a new order. An epoch has as many samples as all datasets together.
 
         >>> Mixture({"prose": 0.7, "code": 0.3}, by="tokens").by
         'tokens'
@@ -515,7 +521,7 @@ def _check_choice(name: str, value: Any, known: Any) -> None:
 def _require_tokens(split: AnySplit, kind: str | None) -> None:
     """Raise `UsageError` unless `split` can have rows of the kind `kind`.
 
-    If `kind` is None, the split may hold any form of preferences.
+    If `kind` is None, the split must hold preferences, of any form.
     """
     if not isinstance(split, Split):
         raise UsageError(

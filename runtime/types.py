@@ -70,7 +70,7 @@ class SampleDataset(Protocol):
         ...
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the ranges of tokens from which `samples` are read: starts and stops, two arrays.
+        """Return the ranges of tokens that make up `samples`, as two arrays: starts and stops.
 
         Positions are counted from the first token of the split.
         """
@@ -138,7 +138,10 @@ def reopened(dataset: Any, split: Any, options: Mapping[str, Any]) -> Any:
 
 
 def empty_split(split: Split | ArraySplit) -> InputError:
-    """Return the error for `split`, which has no documents or rows. It names the other splits."""
+    """Return the error for `split`, which has no documents or rows.
+
+    The error names the splits that have some.
+    """
     held: BuiltDataset | ArrayData = split.dataset if isinstance(split, Split) else split.data
     full = [name for name, other in held.splits.items() if len(other)]
     what = "0 documents" if isinstance(split, Split) else "no rows"

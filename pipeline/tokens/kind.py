@@ -102,7 +102,8 @@ class TokenBuild(TokenTasks, Generic[P]):
     def check(self, prepared: P) -> None:
         """Load tokenizer.json in the same way as users will, and compare the engine with it.
 
-        Raise `PlanRefused` if the engine gives different ids than this tokenizer.
+        The engine is the library that encodes the texts. Raise `PlanRefused` if its ids differ from
+        the ids of this tokenizer.
         """
         options = prepared.options
         with naming(options.tokenizer):

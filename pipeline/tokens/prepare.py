@@ -245,7 +245,8 @@ class _SplitOptions(Protocol):
 def splitting_of(options: _SplitOptions, shares: dict[str, float | int | None]) -> Splitting:
     """Return the rule by which workers assign documents to splits.
 
-    If splits have exact sizes, its field `ends` is empty, and documents are assigned later.
+    If splits have exact sizes, the field `ends` of the rule is empty, and documents are assigned
+    later.
     """
     names = ordered_names(shares)
     if options.split_mode == "count":

@@ -213,7 +213,7 @@ class RecordUnit(ABC, Generic[B]):
     def hashes(self, keys: Sequence[bytes]) -> Hashes:
         """Return a uint64 hash of each split key in `keys`.
 
-        The hash decides the split of a document.
+        The hash decides to which split a document belongs.
 
         If there is only one split, all hashes are 0.
         """

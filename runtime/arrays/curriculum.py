@@ -48,7 +48,7 @@ _KEPT = 8  # epochs whose thresholds are remembered: those of the passes under w
 
 
 def thresholds(curriculum: Curriculum, epoch: int) -> tuple[int, int, int]:
-    """Return the three thresholds of `epoch`: integers in 0 .. 2**62, each at least the previous.
+    """Return the three thresholds of `epoch`: integers in 0 .. 2**62, in ascending order.
 
     The variant of a pair is the number of thresholds that are less than or equal to the upper 62
     bits of its hash.
@@ -146,8 +146,8 @@ def stored_seed(data: ArrayData) -> int:
     """Return the default seed of a dataset of pairs, from its config.json.
 
     For a converted dataset this is the `random_seed` in the config.json of the original dataset,
-    for any other dataset the seed of its build. If the value is not a whole number from 0 up to,
-    not including, 2**63, the seed is 0.
+    for any other dataset the seed of its build. The seed is 0 if the value is not a whole number
+    in 0 .. 2**63 - 1.
     """
     foreign = (data.manifest.pairs or {}).get(FOREIGN)
     options = data.manifest.options
@@ -176,10 +176,10 @@ class VariantDraw:
         self._known: dict[int, tuple[np.uint64, npt.NDArray[np.uint64]]] = {}
 
     def variants(self, pairs: Ints, epochs: Ints) -> Ints:
-        """Return the variant (0 to 3) of each of `pairs` [k] in the epoch `epochs[k]`: int64 [k].
+        """Return the variant (0 to 3) of each pair `pairs[i]` in the epoch `epochs[i]`.
 
-        A pair is given by its row in the arrays. Costs about 20 microseconds if all pairs of a
-        batch are in the same epoch.
+        The result is an int64 array of the same shape. A pair is given by its row in the arrays.
+        Costs about 20 microseconds if all pairs of a batch are in the same epoch.
         """
         if not self.moving or len(pairs) == 0:
             return self._variants_in(pairs, 0)

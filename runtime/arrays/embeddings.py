@@ -127,10 +127,11 @@ class EmbeddingDataset(BatchDataset):
         return tuple(column.array for column in self._columns.values())
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the ranges of stored numbers that make up `samples`: starts and stops, two arrays.
+        """Return the ranges of stored numbers that make up `samples`.
 
-        A range counts the numbers of all arrays in `tracks`, concatenated. Indices that are
-        `PADDING` are left out. Raise `IndexError` for a sample outside 0 .. len - 1.
+        The result is two arrays: starts and stops. They are positions in the concatenation of all
+        arrays in `tracks`. Indices that are `PADDING` are left out. Raise `IndexError` for a sample
+        outside 0 .. len - 1.
         """
         rows = rows_of(self.split, samples[samples != PADDING])
         return spans_of(self.tracks, [rows] * len(self._columns))
@@ -165,7 +166,7 @@ class EmbeddingDataset(BatchDataset):
 
 
 class _Column:
-    """The array of one field, the array of its scales, and the dtype to which it is converted."""
+    """One field of a batch: its array, the array of its scales (or None), and its dtype."""
 
     def __init__(
         self,

@@ -73,13 +73,14 @@ class Negatives:
 
 
 def read_negatives(given: Given, tables: PairTables) -> Negatives:
-    """Return the negatives `given`: a dataset of pairs, a folder with two files, or two arrays.
+    """Return the hard negatives that `given` contains or names.
 
-    A dataset is read through a memory map. A folder must hold hard_negatives and negative_tiers, as
-    .npy or .pt. Two arrays or tensors (negatives, tiers) may have any integer type except uint64
-    and be on any device; they are copied. All must have the shape [pairs, negatives] of the arrays
-    in `tables`. Raise `InputError` if the shape or type is different, or if `check_negatives` finds
-    an invalid number.
+    The argument `given` is the path of a dataset of pairs, the path of a folder, or two arrays. A
+    dataset is read through a memory map. A folder must hold the files hard_negatives and
+    negative_tiers, as .npy or .pt. Two arrays or tensors (negatives, tiers) may have any integer
+    type except uint64 and be on any device; they are copied. All must have the shape [pairs,
+    negatives] of the arrays in `tables`. Raise `InputError` if the shape or type is different, or
+    if `check_negatives` finds an invalid number.
     """
     shape = (tables.sizes.pairs, tables.sizes.negatives)
     if isinstance(given, str | Path) and not _files(local_path(given)):
@@ -127,7 +128,7 @@ def check_negatives(found: Negatives, tables: PairTables) -> None:
 
 
 def _positives(tables: PairTables) -> Ints:
-    """Return the number `question * sources + source` of every pair, sorted: int64 [pairs]."""
+    """Return `question * sources + source` for every pair, as a sorted int64 array [pairs]."""
     sources, pairs = tables.sizes.sources, tables.sizes.pairs
     parts = [
         tables.numbers("pair_index", np.arange(start, min(start + _BLOCK, pairs)))

@@ -62,8 +62,9 @@ class PairDataset(BatchDataset):
         sample_mask: add the bool field `sample_mask` [rows], False where the index is `PADDING`.
             Such a row repeats sample 0, with relevance 0.
 
-    `epoch` is the epoch of indices that contain none, as in ``dataset[5]``. Raises `InputError` if
-    the split, or the chosen clusters, have no pairs. It pickles as a path and a few numbers.
+    The attribute `epoch` applies to indices that contain no epoch, as in ``dataset[5]``. Raises
+    `InputError` if the split, or the chosen clusters, have no pairs. It pickles as a path and a few
+    numbers.
 
         >>> pairs = open_pairs("pairs").split("train")                       # doctest: +SKIP
         >>> pairs.batch([3, 1])["negative_embs"].shape                # doctest: +SKIP
@@ -297,11 +298,12 @@ class PairDataset(BatchDataset):
         return tuple(mapped[name] for name in (*EMBEDDINGS, *_SCALARS) if name in mapped)
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the ranges of stored numbers that make up `samples`: starts and stops, two arrays.
+        """Return the ranges of stored numbers that make up `samples`.
 
-        A range counts the numbers of all arrays in `tracks`, concatenated. All steering variants of
-        a pair are included, because `samples` contain no epoch. The function has to read the
-        question, source and negatives of each pair. Raise the errors of `batch`.
+        The result is two arrays: starts and stops. They are positions in the concatenation of all
+        arrays in `tracks`. All steering variants of a pair are included, because `samples` contain
+        no epoch. The function has to read the row numbers of the question, source and negatives of
+        each pair. Raise the errors of `batch`.
         """
         pairs = self._pairs(samples[samples != PADDING])
         questions, sources = self._questions_and_sources(pairs)

@@ -1,6 +1,6 @@
 """Rows of stored arrays: lookup in a split, checks of their numbers, ranges for read-ahead.
 
-If a file was changed after the build, a batch that contains a changed row raises an
+If a file was changed after the build, a batch that contains an invalid value raises an
 `IntegrityError` that names the file, the row and the value. Row numbers are compared with the
 number of rows, because -1 would select the last row. Other numbers are checked with the rules of
 `dataprep verify`, except the rules for vector lengths and repeated values, which cost more.
@@ -65,7 +65,7 @@ class ValueRules:
 
 
 def rows_of(split: ArraySplit, samples: Ints) -> Ints:
-    """Return the row in the arrays of each of `samples` of a split: int64 [k].
+    """Return the row numbers of the samples `samples` of `split`, as an int64 array [k].
 
     Raise `IndexError` for a sample outside the split, and `IntegrityError` if the split's index
     file names a row that does not exist.
@@ -140,9 +140,10 @@ def _file_of(array: NamedArray, row: int) -> tuple[str, int]:
 
 
 def spans_of(tracks: Sequence[NamedArray], rows: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Return the ranges that hold the rows `rows[k]` of each array `tracks[k]`: starts and stops.
+    """Return the ranges that hold the given rows, as two arrays: starts and stops.
 
-    A range counts the numbers stored in all arrays of `tracks`, concatenated.
+    The rows `rows[k]` belong to the array `tracks[k]`. The starts and stops are positions in the
+    concatenation of all arrays in `tracks`.
     """
     starts, stops, base = [], [], 0
     for track, chosen in zip(tracks, rows, strict=True):

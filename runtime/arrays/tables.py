@@ -3,9 +3,9 @@
 Embeddings are returned as float32 tensors on the device of the tables, other numbers as NumPy
 arrays on the host. Row numbers are checked before they are used. With `preload`, all arrays are
 read and checked once, and the embeddings are held on the device. Without `preload`, rows are read
-from the files and no array is held in memory. Arrays of other numbers are then checked when the
-dataset is opened, if they have at most 64 MiB together. Embeddings are checked when a row is first
-read.
+from the files and no array is held in memory. Embeddings are then checked when a row is first read.
+The other arrays are checked when the dataset is opened, if they have at most 64 MiB together, and
+otherwise when a row is first read.
 """
 
 from __future__ import annotations
@@ -136,7 +136,10 @@ class PairTables:
         return table
 
     def check(self, name: str, rows: Ints | range, found: npt.NDArray[Any]) -> None:
-        """Raise `IntegrityError` if `found` (the rows `rows` of array `name`) is not all valid."""
+        """Raise `IntegrityError` if `found` contains an invalid number.
+
+        The array `found` contains the rows `rows` of the array `name`.
+        """
         if name in _POINTERS:
             columns = found.T if name == "pair_index" else (found,)
             for values, of in zip(columns, _POINTERS[name], strict=True):
@@ -203,9 +206,9 @@ class PairTables:
         return found
 
     def steering(self, pairs: Ints, variants: Ints) -> torch.Tensor:
-        """Return the steering vector `variants[k]` of each pair `pairs[k]`: new float32 [k, dim].
+        """Return the steering vector of each pair `pairs[i]` for the variant `variants[i]`.
 
-        The vectors of variant 0 are zeros.
+        The result is a new float32 tensor [len(pairs), dim]. The vectors of variant 0 are zeros.
         """
         if not self.preload:
             return torch.from_numpy(self._gathered_steering(pairs, variants)).to(self.device)
@@ -239,7 +242,10 @@ class PairTables:
 
 
 def _of_variants(variants: Ints) -> Iterator[tuple[str, Ints]]:
-    """Yield the array name and the indices of each variant in `variants` except 0."""
+    """Yield (array name, indices) for each variant except 0 that occurs in `variants`.
+
+    The indices are the positions of the variant in `variants`.
+    """
     for variant, name in enumerate(VARIANT_ARRAYS):
         if name is not None:
             rows = (variants == variant).nonzero()[0]

@@ -2,16 +2,16 @@
 
 The samples are cut into blocks of `block` consecutive samples (the last block may be shorter). In
 every epoch the blocks are distributed at random over windows of at most `window` blocks, and the
-samples are permuted inside each window. Like the full shuffle, the order is a pure function that
-needs O(1) memory and has an inverse.
+samples are permuted inside each window. Like the full shuffle (`Shuffled`), the order is a pure
+function that needs O(1) memory and has an inverse.
 
-The distribution. For B blocks there are V = ceil(B / window) windows and S = ceil(B / V) strata.
-The blocks are numbered cyclically: block b gets the number (b + offset) mod B. Stratum j consists
-of the blocks with the numbers j * V .. (j + 1) * V - 1. The last stratum consists of the remaining
-L blocks, where L is 1 to V.
-Each stratum gives one block to each window, in a random order of its own. The last stratum gives
-its blocks to the windows 0 .. L - 1. So these windows have S blocks, and all later windows have
-S - 1. With the keys of the purposes "PURPOSE/blocks" and "PURPOSE/inside blocks":
+The distribution. For B blocks there are V = ceil(B / window) windows and S = ceil(B / V) strata
+(groups of at most V blocks). The blocks are numbered cyclically: block b gets the number (b +
+offset) mod B. Stratum j consists of the blocks with the numbers j * V .. (j + 1) * V - 1. The last
+stratum consists of the remaining L blocks, where L is 1 to V. Each stratum gives one block to each
+window, in a random order of its own. The last stratum gives its blocks to the windows 0 .. L - 1.
+So these windows have S blocks, and all later windows have S - 1. With the keys of the purposes
+"PURPOSE/blocks" and "PURPOSE/inside blocks":
 
     offset = permute(0; n=B, blocks key, stream 0)
     the block of stratum j in window w has the number
@@ -22,12 +22,12 @@ S - 1. With the keys of the purposes "PURPOSE/blocks" and "PURPOSE/inside blocks
 
 The windows follow one another. The short last block takes as many positions as it has samples.
 
-Mixing: each window has one of the V blocks of a stratum. Suppose that a source is stored as one
-contiguous piece and makes up a fraction p of the blocks. Then every window has p * S of its blocks.
-The number can be off by one at each end of the piece, and by one more if the last stratum is short.
-Where p * S is 2 or more, nearly every window has a block of the source (benchmarks/shares.py
-measures it). The offset moves the strata from epoch to epoch, and gives every block the same chance
-to be in the last stratum.
+Mixing: each window gets one of the V blocks of each full stratum. Suppose that the samples of a
+source are stored together and make up a fraction p of all blocks. Then every window has about p * S
+blocks of this source. The number differs by at most one for each end of the source, and by one more
+if the last stratum is short. Where p * S is 2 or more, nearly every window has a block of the
+source (benchmarks/shares.py measures it). The offset moves the strata from epoch to epoch, and
+gives every block the same chance to be in the last stratum.
 
 Locality: to read the samples of a window, at most `window` blocks are read, each a contiguous piece
 of the file. Every page is needed in one window and not again in the epoch. So the page cache must
@@ -42,7 +42,8 @@ G**2 * block / (2 * n)). With the default window of 256 blocks these are 2 pairs
 and 512 in a batch of 512. Two samples of a block are less than one window apart in every epoch, but
 the other blocks of their window change. If the data fits in the page cache, prefer `Shuffled`.
 
-Costs three times as much as a full shuffle, in either direction: about 70 ns a position.
+Computing a sample from its position, or the reverse, takes about 70 ns, three times as long as with
+the full shuffle.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class Blocks:
                 raise UsageError(f"must be from 1 to 2**48, got {value}", where=name)
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """Return the sample at each of `positions`: int64 of the same shape.
+        """Return the sample at each of `positions` as an int64 array of the same shape.
 
         The function is a bijection of range(n). Raise `IndexError` for a position outside 0 .. n -
         1.
@@ -168,8 +169,9 @@ class _Plan(NamedTuple):
     In the layout of an epoch, the blocks of the first window come first, then the blocks of the
     second window, and so on. The **place** of a block is its index in this layout. The **row** of a
     sample is its index in the layout, counted as if all blocks were full. The **hole** is the range
-    of rows that the short block lacks. Without the hole, rows are the positions before the
-    permutation inside each window; `rows_at` and `positions_of` convert between rows and positions.
+    of rows that the short block lacks. Positions (before samples are permuted inside their windows)
+    count the same layout without the hole; `rows_at` and `positions_of` convert between rows and
+    positions.
     """
 
     n: int
@@ -185,7 +187,10 @@ class _Plan(NamedTuple):
     inside_key: OrderKey
 
     def rows_at(self, positions: Positions) -> Positions:
-        """Return the row at each of `positions`: positions after the hole are moved by its size."""
+        """Return the row at each of `positions`.
+
+        Rows after the hole are higher than their positions by the size of the hole.
+        """
         return positions + self.missing * (positions >= self.hole)
 
     def positions_of(self, rows: Positions) -> Positions:
@@ -254,10 +259,11 @@ class _Plan(NamedTuple):
         return windows, self.first(windows) + strata
 
     def _deal(self, numbers: Positions, strata: Positions, *, back: bool = False) -> Positions:
-        """Return the position within its stratum of the block that each window gets.
+        """Return which block of a stratum a window gets, as the index of the block in the stratum.
 
-        The arguments are window indices (`numbers`) and the stratum of each. If `back` is true,
-        `numbers` are such positions, and the windows that get these blocks are returned.
+        The window is `numbers[i]` and the stratum is `strata[i]`, for each i. If `back` is true,
+        `numbers` are indices of blocks in their strata, and the windows that get these blocks are
+        returned.
         """
         move, streams = unpermute if back else permute, strata + 1
         if self.long == self.windows:

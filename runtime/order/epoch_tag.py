@@ -6,8 +6,8 @@ too early for a thread. So the index of a sample of such a dataset is
 ``sample + (epoch + 1 << 40)``. An index below 2**40 contains no epoch; the dataset then uses its
 own attribute `epoch`.
 
-For a user's dataset with the attribute `tagged`, the batch sampler adds the epoch, so that it also
-works with a plain DataLoader. For other datasets the loader adds the epoch.
+For a user's dataset with the attribute `tagged`, the batch sampler adds the epoch, so that the
+dataset also works with a plain DataLoader. For other datasets the loader adds the epoch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_EPOCH = (1 << 22) - 2
 
 
 def with_epoch(samples: Positions, epoch: int) -> Positions:
-    """Return the indices of `samples` in `epoch`: int64 of the same shape.
+    """Return the indices of `samples` in `epoch` as an int64 array of the same shape.
 
     `PADDING` is not changed. Raise `UsageError` for an epoch outside 0 .. `MAX_EPOCH`.
 

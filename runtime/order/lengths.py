@@ -36,12 +36,18 @@ class Lengths(Protocol):
     def __len__(self) -> int: ...
 
     def of(self, samples: Positions) -> Positions:
-        """Return the lengths of `samples` in tokens: int64 of the same shape, none negative."""
+        """Return the lengths of `samples` in tokens as an int64 array of the same shape.
+
+        No length is negative.
+        """
         ...
 
     @property
     def identity(self) -> str:
-        """String that identifies the lengths in saved states, since they determine the batches."""
+        """String that identifies these lengths.
+
+        Saved states contain it, because the batches depend on the lengths.
+        """
         ...
 
 
@@ -67,12 +73,15 @@ class KnownLengths:
         return len(self._lengths)
 
     def of(self, samples: Positions) -> Positions:
-        """Return the lengths of `samples`: int64 of the same shape."""
+        """Return the lengths of `samples` as an int64 array of the same shape."""
         return self._lengths[samples]
 
     @property
     def identity(self) -> str:
-        """The BLAKE2b digest of all lengths, in hex; for more than 2**26, only their number."""
+        """The BLAKE2b digest of all lengths in hex.
+
+        If there are more than 2**26 lengths, the string contains only their number.
+        """
         if len(self) > _HASH_LIMIT:
             return f"{len(self)} lengths"
         return hashlib.blake2b(self._lengths.astype("<i8").data, digest_size=16).hexdigest()
@@ -92,7 +101,7 @@ class SpanLengths:
         return len(self._samples)
 
     def of(self, samples: Positions) -> Positions:
-        """Return the lengths of `samples`: int64 of the same shape. Reads the stored offsets."""
+        """Return the lengths of `samples` as an int64 array of the same shape."""
         if hasattr(self._samples, "lengths_of"):
             own: Positions = self._samples.lengths_of(samples.reshape(-1)).reshape(samples.shape)
             return own
@@ -110,7 +119,7 @@ class SpanLengths:
 
 
 class PartLengths:
-    """Lengths of the samples in a part of a dataset, from the lengths of the whole."""
+    """Lengths of the samples in a part of a dataset, looked up in those of the whole dataset."""
 
     def __init__(self, part: Any, whole: Lengths) -> None:
         self._part, self._whole = part, whole
@@ -119,7 +128,10 @@ class PartLengths:
         return len(self._part)
 
     def of(self, samples: Positions) -> Positions:
-        """Return the lengths of `samples` (indices within the part): int64 of the same shape."""
+        """Return the lengths of `samples` as an int64 array of the same shape.
+
+        The samples are numbered within the part.
+        """
         return self._whole.of(self._part.numbers(samples))
 
     @property
@@ -132,7 +144,7 @@ class PartLengths:
 
 
 def lengths_for(dataset: Any, lengths: Any = None) -> Lengths:
-    """Return the `Lengths` of `dataset`: `lengths`, or the stored lengths if this argument is None.
+    """Return `lengths` as a `Lengths`. If it is None, return the stored lengths of `dataset`.
 
     The argument `lengths` is a `Lengths`, or an array with one number for each sample. For a part
     of a dataset it may have one number for each sample of the whole dataset. Only datasets of
@@ -156,7 +168,7 @@ def lengths_for(dataset: Any, lengths: Any = None) -> Lengths:
 
 
 def measure_lengths(dataset: Any, field: str = "input_ids") -> npt.NDArray[np.int64]:
-    """Return the length of the field `field` in every sample: int64 [samples].
+    """Return the length of the field `field` in every sample as an int64 array [samples].
 
     The function reads every sample, but only the column `field` of a Hugging Face dataset. If a
     sample is not a dict, the length of the sample itself is used. Raise `InputError`, with the

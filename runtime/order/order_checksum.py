@@ -47,7 +47,7 @@ def digest_seed(content: Sequence[str]) -> int:
 
 
 def contributions(samples: Positions, positions: Positions, epoch: int, seed: int = 0) -> _Words:
-    """Return the number that each sample adds to the digest: uint64 of the same shape.
+    """Return the number that each sample adds to the digest, as uint64 of the same shape.
 
     The loader returned `samples[i]` at `positions[i]` of the epoch `epoch`. The argument `seed` is
     the `digest_seed` of the dataset or mixture.

@@ -6,12 +6,12 @@ function, needs O(1) memory for any n up to 2**48, and is computed for a whole b
 The same (content id, seed, epoch, purpose, n) gives the same order for ever. Any change to the
 code below would break every resumed run, so it needs a new `_DOMAIN`.
 
-The round function is a multiply-xorshift-multiply hash, of which the high bits are used. There are
-8 rounds, 16 for n up to 64 and 32 for n up to 8, because halves of a few bits mix slowly. With 8
-rounds the frequencies of pairs of samples over 200,000 keys differ from chance up to n = 40, and
-with 16 for n = 5 to 8, where the right half has one bit. Every four more rounds divide the
-difference by 16 (benchmarks/rounds.py). Fewer rounds, or the low bits of a multiply-add, leave a
-pattern that is not visible in the first hundred samples, but that a test detects
+The round function returns the high bits of a multiply-xorshift-multiply hash. Usually there are 8
+rounds. Halves of a few bits mix slowly, so there are 16 rounds for n up to 64, and 32 for n up to
+8. Over 200,000 keys, the frequencies of pairs of samples differ from chance for n up to 40 if there
+are 8 rounds, and for n from 5 to 8 if there are 16. Every four more rounds divide the difference by
+16 (benchmarks/rounds.py). Fewer rounds, or the low bits of a multiply-add, leave a pattern that is
+not visible in the first hundred samples, but that a test detects
 (tests/runtime/order/test_permutation.py).
 
 The right half has 2**r values and the left half ceil(n / 2**r), so the network permutes a few more
@@ -107,7 +107,7 @@ class Order(Protocol):
     """An order of samples for every epoch: a function from position to sample, and its inverse."""
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """Return the sample at each of `positions`: int64 of the same shape.
+        """Return the sample at each of `positions` as an int64 array of the same shape.
 
         The function is a bijection of range(n).
         """
@@ -164,7 +164,7 @@ class Sequential:
 def permute(
     positions: Positions, n: int, key: OrderKey, streams: Positions | None = None
 ) -> Positions:
-    """Return the sample at each of `positions`: int64 of the same shape, each in 0 .. n - 1.
+    """Return the sample at each of `positions` as an int64 array of the same shape.
 
     The function is a bijection of `range(n)`. One key gives 2**64 unrelated bijections, and
     `streams` (int64, of the same shape as `positions`) chooses the bijection for each position.
@@ -179,7 +179,7 @@ def permute(
 def unpermute(
     samples: Positions, n: int, key: OrderKey, streams: Positions | None = None
 ) -> Positions:
-    """Return the position of each of `samples`: int64 of the same shape.
+    """Return the position of each of `samples` as an int64 array of the same shape.
 
     This is the inverse of `permute` with the same key and streams. Raise `IndexError` for a sample
     outside 0 .. n - 1.

@@ -60,7 +60,7 @@ class PhasedOrder(Order, Protocol):
 
     @property
     def changing(self) -> frozenset[str]:
-        """Fields of the definition that need not be equal in a saved state and in this order."""
+        """Names of the definition's fields that may differ between a saved state and this order."""
         ...
 
     @property

@@ -57,7 +57,7 @@ class SamplerOrder:
         return len(self._sampler)
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """Return the sample at each of `positions`: int64 of the same shape.
+        """Return the sample at each of `positions` as an int64 array of the same shape.
 
         Raise `UsageError` if the sampler yields batches, invalid sample numbers, or two different
         orders for the same epoch.

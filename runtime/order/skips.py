@@ -4,11 +4,11 @@ In every epoch the samples come in the full order, without the skipped samples. 
 are discovered in a run, the run can continue from its state with a longer list: the other samples
 still come in the same order.
 
-Samples are numbered in three ways. A *sample* is its index in the dataset. Its *position* is its
-index in the full order of an epoch, 0 .. n - 1. Its *place*, 0 .. n - s - 1, is its index in that
-order without the s skipped samples. The positions of the skipped samples are computed with the
-order's inverse, once an epoch (25 ns and a sort for each skipped sample). After that, finding a
-place takes one binary search.
+Samples are numbered in three ways. The *sample number* is the index in the dataset. The *position*
+is the index in the full order of an epoch, 0 .. n - 1. The *place* is the index in this order
+without the s skipped samples, 0 .. n - s - 1. The positions of the skipped samples are computed
+with the order's inverse, once an epoch (25 ns and a sort for each skipped sample). After that,
+finding a place takes one binary search.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _WRITE = (
 class Skips:
     """A list of samples to leave out. Duplicates count once.
 
-    The attribute `samples` is int64 [s], sorted and read-only. It is all that is pickled. Raises
-    `UsageError` unless all are whole numbers from 0 to 2**48 - 1.
+    The attribute `samples` is a sorted, read-only int64 array [s]. Only this array is pickled.
+    Raises `UsageError` unless all samples are whole numbers from 0 to 2**48 - 1.
 
     >>> from dataprep.runtime.order.permutation import Sequential
     >>> skips = Skips([4, 1, 4])
@@ -58,9 +58,10 @@ class Skips:
         self._recent: list[tuple[Order, int, int, Positions]] = []
 
     def positions(self, places: Positions, order: Order, n: int, epoch: int) -> Positions:
-        """Return the position of the sample at each of `places`: int64 of the same shape.
+        """Return the positions of the samples at `places`, as an int64 array of the same shape.
 
-        Place n - s, the end, gives position n. Raise `IndexError` for a place outside 0 .. n - s.
+        The place n - s (the end of the epoch) gives position n; s is the number of skipped samples.
+        Raise `IndexError` for a place outside 0 .. n - s.
         """
         gaps = self.gaps(order, n, epoch)
         _within(places, n - len(gaps), "place")
@@ -69,12 +70,12 @@ class Skips:
         return places + np.searchsorted(before, places, "right")
 
     def places(self, positions: Positions, order: Order, n: int, epoch: int) -> Positions:
-        """Return the number of samples before each of `positions` that are not skipped: int64.
+        """Return, for each of `positions`, the number of unskipped samples before it.
 
-        The result has the same shape as `positions`. For the position of a sample that is not
-        skipped, it is the place of this sample. For a skipped sample, it is the place of the next
-        sample that is not skipped. The end, n, gives n - s. Raise `IndexError` for a position
-        outside 0 .. n.
+        The result is an int64 array of the same shape. For the position of an unskipped sample, the
+        number is the place of this sample. For a skipped sample, the number is the place of the
+        next unskipped sample. Position n (the end of the epoch) gives n - s; s is the number of
+        skipped samples. Raise `IndexError` for a position outside 0 .. n.
         """
         gaps = self.gaps(order, n, epoch)
         _within(positions, n, "position")
@@ -85,7 +86,7 @@ class Skips:
         return int(self.places(np.array([position]), order, n, epoch)[0])
 
     def gaps(self, order: Order, n: int, epoch: int) -> Positions:
-        """Return the positions of the skipped samples: int64 [s], sorted.
+        """Return the positions of the skipped samples as a sorted int64 array [s].
 
         Raise `UsageError` if a skipped sample is n or more, or if all n samples are skipped.
         """
