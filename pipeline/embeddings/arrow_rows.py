@@ -1,7 +1,7 @@
 """Rows of Parquet and Arrow files and Hugging Face datasets as numpy columns.
 
-No Python object is made for a number. A column of lists of the same length becomes a view of the
-Arrow buffer. If a list in the batch is null or has another length, the good rows are copied.
+Numbers are not converted to Python objects. A column of lists of the same length becomes a view of
+the Arrow buffer. If a list in the batch is null or has another length, the good rows are copied.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def table_fields(source: Source, config: str | None, split: str | None) -> dict[
 def _first_width(table: Table, field: str) -> int:
     """Return the length of the first list of `field` that is not empty.
 
-    Only the first `_LOOK_ROWS` rows are read. The result is 0 if no list in them has items.
+    Only the first `_LOOK_ROWS` rows are read. The result is 0 if all their lists are empty.
     """
     limits = block_limits()
     limits = BatchLimits(rows=min(_LOOK_ROWS, limits.rows), bytes=limits.bytes)

@@ -1,10 +1,10 @@
 """Assembly of a dataset of embeddings from finished units, in a scratch directory.
 
-Every array contains the rows of all units, in order. Each row belongs to the split that the hash of
-its split key determines, and a split is stored as a list of row numbers. A large file of a unit
-becomes a shard by a hard link, and small files are joined. The memory needed is that of a block of
-rows. Splits of exact sizes need 16 bytes more for each row whose hash is close to the border
-between two splits.
+Every array contains the rows of all units, in order. The hash of its split key decides to which
+split a row belongs. A split is stored as a list of row numbers. A large file of a unit becomes a
+shard by a hard link, and small files are joined. The memory needed is that of a block of rows.
+Splits of exact sizes need 16 bytes more for each row whose hash is close to the border between two
+splits.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class UnitRows:
 
         A large file of a unit is one shard, given as a `HashedFile`. Small files that follow each
         other are joined into one shard, given as a number of rows and an iterator of blocks. The
-        writer syncs a large file to disk before it links the file. If that fails, the unit is
+        writer syncs a large file to disk before it links the file. If the sync fails, the unit is
         removed, so that the next run processes it again.
         """
         small: list[EmbeddingResult] = []
@@ -219,8 +219,8 @@ def _assigned(
 ) -> Callable[[], Iterator[tuple[int, npt.NDArray[np.intp]]]]:
     """Return a function that assigns every row to a split.
 
-    Each call of the function reads all hashes again. It yields blocks of rows, each as the number
-    of the first row and an array with the index of the split of each row.
+    Each call of the function reads all hashes again. For each block of rows, it yields the number
+    of the first row, and an array with the split index of each row.
     """
     if splitting.ends:
         ends = [int(end) for end in splitting.ends]

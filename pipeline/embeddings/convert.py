@@ -81,8 +81,8 @@ def stored_arrays(plan: EmbeddingPayload) -> dict[str, Stored]:
 class Converter:
     """Conversion of the rows of one unit to the stored types, with checks.
 
-    The attribute `labels` maps the name of each label column to a dict from the texts that have
-    occurred to their numbers. The function `lap` is called at the end of each stage with the name
+    The attribute `labels` has a dict for each label column, by name. The dict maps each text that
+    has occurred to its number. The function `lap` is called at the end of each stage with the name
     of the stage.
     """
 
@@ -99,11 +99,10 @@ class Converter:
         }
 
     def rows(self, rows: InputRows, source: int) -> tuple[BlockArrays, list[tuple[int, Problem]]]:
-        """Return the stored arrays of the rows without problems, and the problem of each other row.
+        """Return the stored arrays of the good rows by name, and the problems of the bad rows.
 
-        The arrays are returned by name. A problem is returned with the number of its row in the
-        block, in increasing order. `source` is the index of the input, which is stored as
-        provenance.
+        Each problem is preceded by the number of its row in the block. The problems are sorted by
+        row. `source` is the index of the input, which is stored as provenance.
         """
         problems = dict(rows.problems)
         for column in self._plan.columns:
@@ -231,7 +230,7 @@ def _merge(problems: dict[int, Problem], others: dict[int, Problem]) -> None:
 def _good_rows(count: int, problems: dict[int, Problem]) -> npt.NDArray[np.intp] | slice:
     """Return an index that selects the rows without problems.
 
-    The index is a slice, which selects without a copy, if there are no problems.
+    If there are no problems, the index is a slice, because a slice selects rows without a copy.
     """
     if not problems:
         return slice(0, count)
@@ -309,7 +308,7 @@ def store(
 ) -> tuple[Array, Array | None, dict[int, Problem]]:
     """Return `floats` as `dtype`, the scale of each row, and the problems by row.
 
-    Only int8 has scales; for other types they are None. A row has a problem if one of its numbers
+    The scales are None unless `dtype` is ``int8``. A row has a problem if one of its numbers
     overflows `dtype`, or if all its numbers become zero in it.
     """
     if dtype == "float32":
@@ -364,7 +363,7 @@ def narrow(floats: Floats) -> npt.NDArray[np.uint16]:
 
 
 def widen(bits: npt.NDArray[np.uint16]) -> Floats:
-    """Return as float32 the bfloat16 numbers with the bit patterns `bits`.
+    """Return the bfloat16 numbers with the bit patterns `bits`, converted to float32.
 
     >>> widen(np.array([0x3F80], np.uint16)).tolist()
     [1.0]

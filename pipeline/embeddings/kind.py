@@ -109,9 +109,9 @@ class EmbeddingKind(EmbeddingTasks, Kind[EmbeddingOptions, EmbeddingPrepared, Ar
 
 
 def _distinct_keys(rows: UnitRows) -> int:
-    """Return the number of distinct split keys, or some number above `FEW_KEYS` if there are more.
+    """Return the number of distinct split keys if it is at most `FEW_KEYS`.
 
-    Counting stops when the number exceeds `FEW_KEYS`.
+    Otherwise return a number above `FEW_KEYS`, because counting stops there.
     """
     keys: set[int] = set()
     for hashes, _ in rows.hashes():

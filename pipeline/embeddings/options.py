@@ -161,7 +161,7 @@ class EmbeddingOptions:
 
     @property
     def formats(self) -> Mapping[str, str]:
-        """The format that each file suffix means."""
+        """The file format for each file suffix."""
         return _FORMATS
 
 

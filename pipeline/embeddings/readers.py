@@ -106,8 +106,8 @@ def rows_in(
 def planned_rows(sources: Sequence[Source], spans: Sequence[Span]) -> int:
     """Return the number of records in `spans`, or 0 if it is not known before they are read.
 
-    The number is not known if a span is in a file without row counts (such as JSONL), and it is not
-    determined for more than `_FEW` spans.
+    The number is not known if a span is in a file without row counts (such as JSONL). To save time,
+    the result is also 0 for more than `_FEW` spans.
     """
     counts = [_span_rows(sources[span.source], span) for span in spans[:_FEW]]
     return 0 if None in counts or len(spans) > _FEW else sum(filter(None, counts))

@@ -1,8 +1,8 @@
 """Records of an input as columns, and the problems of bad rows.
 
-Readers yield blocks of thousands of rows as numpy arrays. A row with a value that cannot be used
-has an entry in the problems, and its item in the array is undefined. So a few bad rows require
-neither a copy nor a loop over the rows.
+Readers yield blocks of thousands of rows as numpy arrays. A value that cannot be used is undefined
+in the array, and the reason is stored in `problems`, by row. So a few bad rows require neither a
+copy nor a loop over the rows.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class InputRows:
 
     @property
     def read(self) -> int:
-        """Number of records, equal to `count`. All types of blocks have this property."""
+        """Number of records (the same as `count`)."""
         return self.count
 
 
@@ -134,12 +134,12 @@ def block_limits() -> BatchLimits:
 
 
 def missing(column: Column) -> Problem:
-    """Return the problem of a value that is missing or null."""
+    """Return the `Problem` for a value that is missing or null."""
     return Problem("missing", f"the field {column.field!r} is missing or null")
 
 
 def wrong_type(column: Column, found: str) -> Problem:
-    """Return the problem of a value whose type does not fit `column`.
+    """Return the `Problem` for a value whose type does not fit `column`.
 
     `found` is a description of the type of the value.
     """
@@ -152,12 +152,13 @@ def wrong_type(column: Column, found: str) -> Problem:
 
 
 def wrong_width(column: Column, found: int) -> Problem:
-    """Return the problem of a vector that has `found` numbers instead of the width of `column`."""
+    """Return the `Problem` for a vector that has `found` numbers instead of the width of `column`.
+    """
     return Problem(
         "wrong_width", f"the field {column.field!r} has {found} numbers, not {column.width}"
     )
 
 
 def too_large(column: Column, found: int) -> Problem:
-    """Return the problem of the integer `found`, which int64 cannot hold."""
+    """Return the `Problem` for the integer `found`, which is too large for int64."""
     return Problem("overflow", f"the field {column.field!r} is {found}: integers end at 2**63 - 1")

@@ -1,4 +1,5 @@
-"""Conversion between datasets of dataprep, directories of JASPER, and single files.
+"""Conversion between dataprep datasets, JASPER directories and single files.
 
-JASPER is a dataset of pairs that the package RAG_supporters writes (see `jasper.names`).
+JASPER is the directory layout in which the package RAG_supporters writes datasets of pairs (see
+`jasper.names`).
 """

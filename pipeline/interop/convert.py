@@ -2,8 +2,8 @@
 
 Every conversion passes through a dataset directory. A source in another layout is first imported,
 with all checks, into a hidden directory beside the target. The complete result is renamed to the
-target, which must not exist. A killed run leaves the hidden directory behind, and the next run with
-the same target removes it.
+target, which must be missing or an empty directory. A killed run leaves the hidden directory
+behind, and the next run with the same target removes it.
 """
 
 from __future__ import annotations
@@ -84,15 +84,15 @@ def convert(
 
     The layout of `source` is detected from its content. `to` is ``"dataprep"``, ``"jasper"``,
     ``"safetensors"`` or ``"hdf5"``. By default the suffix of `out` decides, and without a known
-    suffix the layout is ``"dataprep"``. If a directory of JASPER has both forms of data, `prefer`
-    (``"pt"`` or ``"hdf5"``) chooses the form to read; it is required only if the forms differ.
-    `gzip` compresses HDF5. The function `progress` is called with the number of bytes done and the
-    total number of bytes.
+    suffix the layout is ``"dataprep"``. A directory of JASPER can contain its data twice, as `.pt`
+    files and as dataset.h5. Then `prefer` (``"pt"`` or ``"hdf5"``) chooses the form to read. It is
+    required only if the two forms differ. With `gzip`, an HDF5 file is compressed. The function
+    `progress` is called with the number of bytes done and the total number of bytes.
 
     Raise `InputError` for problems in files of other programs, `IntegrityError` for damage in files
-    of dataprep, and `UsageError` for invalid arguments. Each step, import or export, reads and
-    writes all bytes once. The memory needed is that of a block of rows, and for the keyword lists
-    of JASPER about 40 bytes per keyword.
+    of dataprep, and `UsageError` for invalid arguments. An import and an export each read and write
+    all bytes once. The memory needed is that of a block of rows. The keyword lists of JASPER need
+    about 40 bytes per keyword more.
 
         >>> convert("jasper_dataset", "pairs").rows                    # doctest: +SKIP
         100000
@@ -166,7 +166,7 @@ def _export(
 
 
 class _Count:
-    """Number of bytes moved so far, which is reported to the function `progress`."""
+    """Counter of the bytes done, which reports each change to the function `progress`."""
 
     def __init__(self, *, total: int, progress: Callable[[int, int], None] | None) -> None:
         self._done, self._total, self._progress = 0, total, progress

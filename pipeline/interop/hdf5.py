@@ -1,4 +1,4 @@
-"""HDF5 files: opening with checks, and storage of a whole dataset in one file.
+"""Storage of a whole dataset in one HDF5 file, and checked reading of HDF5 files.
 
 In a file of dataprep, the arrays of pairs are in the same groups as in JASPER's dataset.h5
 (``embeddings/questions``, ...), except that keyword ids are two data sets, ids and offsets. Other
@@ -9,9 +9,10 @@ attribute ``dtype``. No times are stored, so one version of HDF5 writes equal fi
 datasets.
 
 A file is not trusted. Three things are refused: links into other files, data sets stored in other
-files, and a data set that claims more bytes than gzip could compress into its stored bytes. The
-file is opened again for each block that is read, because an HDF5 handle does not work in a forked
-or spawned process.
+files, and data sets that claim to be larger than gzip could have compressed them.
+
+The file is opened again for each block that is read, because an HDF5 handle does not work in a
+forked or spawned process.
 """
 
 from __future__ import annotations
@@ -310,8 +311,8 @@ class _FileSink:
     """New file through which h5py writes, used as a context manager.
 
     If a write fails, HDF5 can no longer close the file, and crashes the process at exit. To prevent
-    this, errors of writing are hidden from HDF5. Nothing is written after the first error. This
-    error is raised as a `StorageError` at the end of the block, when HDF5 has closed the file.
+    this, write errors are hidden from HDF5. After the first error nothing more is written. At the
+    end of the block, when HDF5 has closed the file, this error is raised as a `StorageError`.
     """
 
     def __init__(self, path: Path) -> None:

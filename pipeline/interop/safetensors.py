@@ -1,9 +1,9 @@
 """Datasets in one .safetensors file.
 
 The metadata of the file contains config.json under the key ``dataprep``. The tensors are the result
-of `tensors_of`. Tensors with more bytes per number come first, and among equals the order is by
-name. So every tensor is aligned, and equal datasets give equal bytes. Any reader of the format can
-read the arrays. The memory needed is that of a block of rows.
+of `tensors_of`. They are sorted by bytes per number (largest first), and then by name. So every
+tensor is aligned, and equal datasets give equal bytes. Any reader of the format can read the
+arrays. The memory needed is that of a block of rows.
 """
 
 from __future__ import annotations

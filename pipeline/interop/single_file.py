@@ -61,10 +61,11 @@ class SingleFile:
         return np.require(self.rows(tensor, start, stop), requirements="W")
 
     def restore(self, root: Path, done: Done | None = None) -> None:
-        """Write the files of the dataset into the empty directory `root`, as before the export.
+        """Write the files of the dataset into the empty directory `root`.
 
-        The function `done` is called with the number of bytes of each block written. Raise
-        `IntegrityError` unless every file has the SHA-256 that config.json records.
+        They are byte for byte the files that were exported. The function `done` is called with the
+        number of bytes of each block written. Raise `IntegrityError` unless every file has the
+        SHA-256 that config.json records.
         """
         restore(root, self.config, self.tensors, self.read, where=self.path.name, done=done)
 

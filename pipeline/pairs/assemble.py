@@ -295,9 +295,9 @@ def steer(
 
 
 def _rows_or_zero(vectors: Floats, rows: Ints, dim: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Return ``vectors[rows]`` as float32 [n, dim], and a mask that is true unless the row is -1.
+    """Return ``vectors[rows]`` as float32 [n, dim], and a mask of the row numbers that are not -1.
 
-    The vector of a row number -1 is zeros.
+    For a row number -1 the vector consists of zeros.
     """
     known = rows >= 0
     result = np.zeros((len(rows), dim), np.float32)

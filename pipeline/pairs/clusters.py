@@ -1,12 +1,17 @@
 """Cluster of each pair, and the centroid of each cluster.
 
-The cluster of a pair is read from a column of the input, or is the cluster of most of its keywords
-(the lowest number at a tie), or is the k-means cluster of its question. If clusters come from
-keywords, a centroid is the mean of the vectors of the keywords in the cluster. Otherwise it is the
-mean of the vectors of the distinct questions in the cluster. A pair without a cluster has -1,
-unless the option `cluster_fallback` assigns a cluster: the largest cluster, the cluster whose
-centroid is nearest to the question, or a random cluster. The random choice depends only on the
-number of the question and the seed.
+There are three methods of clustering:
+
+- column: a column of the input names the cluster of each pair.
+- keywords: a pair gets the cluster of most of its keywords. At a tie the lowest number wins.
+- kmeans: a pair gets the k-means cluster of its question.
+
+With the method keywords, a centroid is the mean of the vectors of the keywords in the cluster. With
+the other methods it is the mean of the vectors of the distinct questions in the cluster.
+
+A pair without a cluster has -1. The option `cluster_fallback` replaces -1 by the largest cluster,
+by the cluster whose centroid is nearest to the question, or by a random cluster. The random choice
+depends only on the number of the question and the seed.
 
 The k-means of scikit-learn is used, on vectors of length 1. It runs in one thread, because with
 several threads the order of the sums varies, and the clusters vary with it.
@@ -121,7 +126,7 @@ def cluster(
 
 
 def require_clusters(options: PairOptions, inputs: PairInputs, table: PairTable) -> None:
-    """Raise `InputError` or `UsageError` if `cluster` would raise it for these arguments.
+    """Raise the `InputError` or `UsageError` that `cluster` would raise for these arguments.
 
     The check needs no vectors, so that a build can fail before it spends time on encoding texts.
     """
@@ -197,8 +202,8 @@ def _keyword_clusters(source: Source, keywords: Sequence[str]) -> tuple[list[str
     """Return the cluster names in the JSON file `source`, and the cluster of each of `keywords`.
 
     The clusters are an int64 array of indices into the names. The index is -1 if the file assigns
-    no cluster to the keyword. Raise `InputError` if the file is not a JSON object from keywords to
-    clusters, or if it contains the same keyword in different cases.
+    no cluster to the keyword. Raise `InputError` if the file is not a JSON object that maps
+    keywords to clusters, or if it contains the same keyword in different cases.
     """
     problem = 'is no JSON object {"keyword": cluster}'
     try:
@@ -303,13 +308,12 @@ def fall_back(
     centroids: Floats,
     seed: int,
 ) -> Ints:
-    """Return a copy of `clusters` in which every -1 is replaced by the cluster that `rule` chooses.
+    """Return `clusters` with every -1 replaced by the cluster that `rule` chooses.
 
     Pair i has the cluster ``clusters[i]`` and the question ``questions[i]``. The rows of `vectors`
-    are the vectors of the questions, and the rows of `centroids` are the centroids of the clusters.
-    Every row must have length 1. Only the centroid of an empty cluster is zeros, and this cluster
-    is never chosen. If `rule` is ``none``, or if every cluster is empty, `clusters` itself is
-    returned.
+    are the vectors of the questions. The rows of `centroids` are the centroids of the clusters. All
+    rows must have length 1, but the centroid of an empty cluster must be zeros. An empty cluster is
+    never chosen. If `rule` is ``none``, or if every cluster is empty, nothing is replaced.
     """
     without = np.flatnonzero(clusters < 0)
     filled = np.flatnonzero(centroids.any(axis=1))

@@ -71,10 +71,10 @@ def row_sets(numbers: Ints, values: Ints, count: int, limit: int) -> RowSets:
 
 
 def flat_positions(offsets: Ints, chosen: Ints) -> tuple[Ints, Ints]:
-    """Return two arrays int64 [n] for the n values of the sets `chosen`: owners and positions.
+    """Return the owner and the position of each value in the sets `chosen`, as two int64 arrays.
 
-    The owner of a value is the index of its set in `chosen`, and the position of a value is its
-    index in `RowSets.values`.
+    The owner of a value is the index of its set in `chosen`. The position of a value is its index
+    in `RowSets.values`.
 
     >>> flat_positions(np.array([0, 2, 5]), np.array([1, 0]))
     (array([0, 0, 0, 1, 1]), array([2, 3, 4, 0, 1]))

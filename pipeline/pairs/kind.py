@@ -77,8 +77,8 @@ class PairPrepared(Prepared):
 class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
     """The kind of build that makes datasets of pairs. `kinds.Kind` describes the methods.
 
-    The argument `encoder` is a function from texts to vectors. By default the model that the
-    options name is used.
+    The argument `encoder` is a function from texts to vectors. By default the build uses the model
+    that the options name.
     """
 
     name = "pairs"
@@ -117,11 +117,11 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
         )
 
     def prepare(self, options: PairOptions, survey: PairSurvey, context: Context) -> PairPrepared:
-        """Return the build ready to run, with tables, plan, and an encoder if texts lack vectors.
+        """Return the build, ready to run, with its tables and plan.
 
-        If `out` contains a finished dataset and the option `overwrite` is false, the tables are not
-        read and no encoder is loaded. In this case, `difference` decides later whether the finished
-        dataset can be reused.
+        The build has an encoder only if some texts lack vectors. If `out` contains a finished
+        dataset and the option `overwrite` is false, the tables are not read and no encoder is
+        loaded. In this case, `difference` decides later whether the finished dataset can be reused.
         """
         inputs, existing = survey.inputs, context.existing
         table = encoder = None
@@ -277,12 +277,12 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
 
 
 def _contents(inputs: Sequence[InputEntry]) -> list[InputEntry]:
-    """Return `inputs` without their names, which may change between equal builds."""
+    """Return `inputs` with empty names, because renaming a file does not change the dataset."""
     return [msgspec.structs.replace(entry, name="") for entry in inputs]
 
 
 def _notes(prepared: PairPrepared, table: PairTable) -> Iterator[str]:
-    """Yield notes about splits that the inputs seem to name, but the build does not use."""
+    """Yield notes for the user if the inputs seem to contain splits that the build ignores."""
     options = prepared.options
     has_column = "split" in table.present
     if options.shares() is not None and has_column:

@@ -1,4 +1,4 @@
-"""Merging of rows into pairs: cells are cleaned, texts numbered, rows of the same pair joined.
+"""Merging of table rows into pairs.
 
 Texts are stripped. Rows with the same question and the same source form one pair, which gets the
 highest relevance, the union of the keywords, the longest answer, the first cluster, and the
@@ -144,7 +144,7 @@ class Merger:
         self.read.append(0)
 
     def add(self, rows: TableRows, source: Source, split: str | None = None) -> None:
-        """Merge a block of `rows` of the current input, the table `source`.
+        """Merge a block of rows of the current input, which is the table `source`.
 
         If `split` is given, it replaces the splits in the rows. Raise `RecordError` for the first
         bad row, unless `RowRules.skip` is true. Raise `InputError` if more than

@@ -46,7 +46,9 @@ _FIRST_WIDTH, _LAST_WIDTH = 8, 1024  # candidates tried at once, for each pair
 
 
 def tier_counts(total: int, proportions: Sequence[float]) -> list[int]:
-    """Return the number of negatives of each tier, by the method of largest remainders.
+    """Return the number of negatives of each tier. The numbers add up to `total`.
+
+    The shares in `proportions` are rounded by the method of largest remainders.
 
     >>> tier_counts(12, (0.25, 0.25, 0.25, 0.25)), tier_counts(5, (0.5, 0.5, 0, 0))
     ([3, 3, 3, 3], [3, 2, 0, 0])
@@ -78,10 +80,10 @@ def require_enough(links: Links, n_neg: int, texts: Sequence[str]) -> None:
 def near_clusters(centroids: Floats, members: RowSets, count: int) -> RowSets:
     """Return, for each cluster, the sources that belong to the `count` clusters nearest to it.
 
-    Set c of `members` holds the sources of cluster c. Set c of the result holds no sources of
-    cluster c itself. Empty clusters are not among the nearest clusters. The nearest clusters are
-    those whose `centroids` have the highest cosine; the centroids must have length 1. At a tie the
-    cluster with the lower number is nearer.
+    Set c of `members` holds the sources of cluster c. Set c of the result holds none of them. The
+    nearest clusters are those whose centroids have the highest cosine with the centroid of c. At a
+    tie the lower cluster number is nearer. Empty clusters are ignored. The `centroids` must have
+    length 1.
     """
     n = len(members)
     filled = np.flatnonzero(members.counts)
@@ -218,11 +220,10 @@ class _Pools:
 class _Complements:
     """Lookup of the integers that are not in a set, by rank, for many sets.
 
-    The integer of rank r is the r-th smallest integer outside the set, counted from 0. It is
-    computed, not stored: it is r plus the number of members of the set that are below it. The
-    member v at position j of the sorted set has v - j integers outside the set below it. So v is
-    below the result exactly if v - j is at most r. A binary search counts these members, because
-    v - j never decreases with j.
+    The integer of rank r is the r-th smallest integer outside the set, counted from 0. For the set
+    {1, 2}, the ranks 0, 1 and 2 give 0, 3 and 4. The result is r plus the number of members below
+    the result. The member v at position j of the sorted set is below the result if v - j <= r. The
+    numbers v - j never decrease, so a binary search counts these members.
     """
 
     def __init__(self, lists: RowSets) -> None:
@@ -244,7 +245,7 @@ class _Complements:
 
 
 class _Filling:
-    """Table of the negatives of a block of pairs while it is filled, one tier after the other."""
+    """Negatives of a block of pairs, which are filled in one tier after the other."""
 
     def __init__(self, pools: _Pools, pairs: Ints, counts: Sequence[int]) -> None:
         self._pools = pools

@@ -204,7 +204,7 @@ class PairOptions:
         return [name.strip() for name in self.embedding_columns.split(",") if name.strip()]
 
     def tiers(self) -> list[float]:
-        """Return the proportion of each of the four tiers, whose sum is 1.
+        """Return the proportions of the four tiers. Their sum is 1.
 
         Raise `UsageError` if the option `tier_proportions` is invalid.
         """
@@ -224,8 +224,8 @@ class PairOptions:
     def shares(self) -> dict[str, float] | None:
         """Return the ratio of each split by name, or None if the option `split` gives no ratios.
 
-        Then splits come from a column, from the option `split_input` or from `DEFAULT_SPLIT`. Raise
-        `UsageError` if both `split` and `split_input` are given.
+        Without ratios, splits come from a column, from the option `split_input` or from
+        `DEFAULT_SPLIT`. Raise `UsageError` if both `split` and `split_input` are given.
         """
         if self.split_input:
             require(self.split is None, "--split", "means nothing with --split-input")
@@ -261,10 +261,10 @@ class PairOptions:
 def hashed_options(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of the `stored` options that enters the recipe id.
 
-    For an option that names a file, the value is replaced by true if the option is given and by
-    false if not, because the content of the file is hashed as an input. The encoder is left out,
-    because its vectors of a few texts identify it. The options for bad rows are left out, because
-    they have no effect if there are no bad rows.
+    The name of a file is replaced by true, and a file that is not given by false. (The content of
+    the file is hashed as an input.) The encoder is left out, because its vectors of a few texts
+    identify it. The options for bad rows are left out, because they have no effect if there are no
+    bad rows.
     """
     return {
         name: value is not None if name in _FILES else value

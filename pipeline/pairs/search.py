@@ -3,15 +3,17 @@
 Similarity is the dot product of unit vectors, summed in float64. At a tie the lower row number
 comes first.
 
-`most_similar` is exact: its result does not depend on the block size, the number of threads or the
-linear algebra library, because these only affect which candidates are compared again. The error of
-a float32 dot product is at most dim * 2**-24 for any order of the sum (Higham, Accuracy and
-Stability of Numerical Algorithms, 2nd ed., section 3.1). So every source whose float32 similarity
-is within twice that error of the k-th best is compared again in float64. Most of the time is spent
-on one float32 matrix product of questions and sources. The choice of candidates takes a quarter of
-the time of this product. With 100,000 sources of width 384, a question takes 0.85 ms on one core.
-Each thread needs 20 MiB of memory besides the vectors. The search is slower, with the same result,
-if thousands of sources have almost the same similarity as the k-th best (equal to six digits).
+`most_similar` is exact. It first computes all similarities in float32. The error of a float32 dot
+product is at most dim * 2**-24 for any order of the sum (Higham, Accuracy and Stability of
+Numerical Algorithms, 2nd ed., section 3.1). Every source within twice this error of the k-th best
+is a candidate, and the candidates are compared again in float64. So the result does not depend on
+the block size, the number of threads or the linear algebra library.
+
+Most of the time is spent on one float32 matrix product of questions and sources. The choice of
+candidates takes a quarter of the time of this product. With 100,000 sources of width 384, a
+question takes 0.85 ms on one core. Each thread needs 20 MiB of memory besides the vectors. The
+search is slower, with the same result, if the similarities of thousands of sources equal the k-th
+best to six digits.
 
 `faiss_search` is approximate, for more sources than can all be compared. It builds an inverted file
 of about 4 * sqrt(n) cells, and each question reads a thirty-second of them
@@ -219,8 +221,8 @@ def _shaped(room: npt.NDArray[Any], rows: int, columns: int) -> npt.NDArray[Any]
 def _best_values(best: Floats, rows: Ints, values: Floats) -> Floats:
     """Return [n, k]: the k highest numbers of each row, from ``best`` and the new `values`.
 
-    ``values[j]`` is a new value of row ``rows[j]``, and `rows` is in increasing order. The lowest
-    number of a result row comes first; the other numbers are in no order.
+    ``values[j]`` is a new value of row ``rows[j]``, and `rows` is in increasing order. Each row of
+    the result begins with its lowest number. The other numbers are not sorted.
     """
     counts = np.bincount(rows, minlength=len(best))
     wide = np.full((len(best), best.shape[1] + int(counts.max(initial=0))), _LOWEST)
@@ -284,8 +286,8 @@ def faiss_search(
 ) -> Ints:
     """Return approximately the result of `most_similar`.
 
-    The search may miss similar sources, so that rows may have more -1 at their ends. Each question
-    reads `probes` cells of the index, by default a thirty-second of all cells.
+    The search may miss similar sources. If it finds fewer than k sources, the row is filled up with
+    -1. Each question reads `probes` cells of the index, by default a thirty-second of all cells.
     """
     faiss: Any = import_module("faiss")
     cells = max(1, min(int(4 * math.sqrt(len(sources))), len(sources) // _SMALLEST_CELL))

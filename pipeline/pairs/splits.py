@@ -2,9 +2,9 @@
 
 Splits are stratified by cluster. Within a cluster the questions are sorted by a hash of their text
 and the seed, so their order in the input does not matter. The first question of a cluster goes to
-the first split and the second to the second split (train and val, if these exist). The other
-questions are distributed so that each split has its ratio of the questions of all clusters
-processed so far. A cluster with a single question is in the first split only.
+train and the second to val. If these splits do not exist, the first two splits replace them. The
+other questions are distributed so that each split has its ratio of the questions of all clusters
+processed so far. If a cluster has only one question, the question goes to the first split.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def split_questions(
 def _guaranteed(names: Sequence[str], ratios: npt.NDArray[np.float64]) -> list[int]:
     """Return the indices of the splits that get at least one question of each cluster.
 
-    There are at most two such splits, and their ratio is above 0. The splits ``train`` and ``val``
-    are chosen before all others, and the others in their order in `names`. A cluster with a single
-    question gives its question to the first of the two.
+    Splits with a ratio of 0 are left out. The remaining splits are ordered: first ``train``, then
+    ``val``, then the others in their order in `names`. The result is the first two splits. If a
+    cluster has only one question, the first of the two gets it.
     """
     wanted = [n for n in range(len(names)) if ratios[n] > 0]
     first = len(_FIRST)
@@ -91,8 +91,8 @@ def _sizes(count: int, owed: npt.NDArray[np.float64], guaranteed: Sequence[int])
 
     The cluster has `count` questions. First, each split in `guaranteed` gets one question, as long
     as there are questions. The other questions are distributed in proportion to the numbers that
-    the splits still lack: ``owed[i]`` is the number of questions that split i should have got by
-    now, including this cluster, minus the number that it has got.
+    the splits still lack. ``owed[i]`` is the number of questions that split i should have after
+    this cluster, minus the number that it has before this cluster.
     """
     sizes = np.zeros(len(owed), np.int64)
     for split in guaranteed[:count]:
@@ -107,7 +107,7 @@ def _sizes(count: int, owed: npt.NDArray[np.float64], guaranteed: Sequence[int])
 
 
 def given_splits(pairs: MergedPairs) -> tuple[list[str], Ints]:
-    """Return the split names in `pairs`, and int64 [questions]: the index of each question's split.
+    """Return the split names in `pairs`, and the index of each question's split, int64 [questions].
 
     Raise `InputError` if a question is in two splits or in none, and `UsageError` if a name is
     invalid.
@@ -135,7 +135,7 @@ def given_splits(pairs: MergedPairs) -> tuple[list[str], Ints]:
 
 
 def splits_of(options: PairOptions, table: PairTable, clusters: Ints) -> dict[str, Ints]:
-    """Return the numbers of the pairs in each split, in increasing order, by name of the split.
+    """Return the pair numbers of each split by name, in increasing order.
 
     The split of a pair is given by a column or by the option `split_input`, or follows from ratios.
     Raise `InputError` or `UsageError` if the splits in the input are invalid.

@@ -108,7 +108,7 @@ class Links:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairTable:
-    """Pairs of all input tables, with the counts and rejected rows of reading them."""
+    """Pairs of all input tables, with the counts of rows and the rejected rows."""
 
     pairs: MergedPairs
     records: tuple[int, ...]
@@ -200,7 +200,7 @@ def read_pairs(options: PairOptions, inputs: PairInputs) -> PairTable:
 
 
 def _require_splits_in_all(inputs: PairInputs, present: Sequence[frozenset[str]]) -> None:
-    """Raise `InputError` if some tables have a column of splits and others have not."""
+    """Raise `InputError` if some tables have a column of splits and other tables lack it."""
     have_splits = ["split" in one for one in present]
     if any(have_splits) and not all(have_splits):
         raise InputError(
@@ -256,8 +256,8 @@ def _files(path: Path) -> list[Path]:
 def source_of(path: Path, root: str, kind: str | None = None) -> Source:
     """Return the file `path` as a source whose name is the path relative to `root`.
 
-    The argument `kind` replaces the format that the suffix means. Raise `InputError` if the file is
-    missing, or if its format is unknown.
+    The argument `kind` is the format. By default the suffix of the file decides the format. Raise
+    `InputError` if the file is missing, or if its format is unknown.
     """
     absolute = os.path.abspath(path)  # noqa: PTH100 (resolve() would follow links)
     found_kind, compression = _kind(path)

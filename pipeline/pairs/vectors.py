@@ -68,7 +68,7 @@ class Vectors:
 
 
 def require_vectors(options: PairOptions, inputs: PairInputs, pairs: MergedPairs) -> bool:
-    """Return whether an encoder is needed, because some texts have no file of vectors.
+    """Return whether some texts have no file of vectors, so that an encoder is needed.
 
     Raise `UsageError` if an encoder is needed and the options name none.
     """
@@ -92,9 +92,9 @@ def _texts(pairs: MergedPairs) -> dict[str, list[str]]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingStep:
-    """Step of a build that reads or encodes all vectors.
+    """Step of a pairs build that reads vectors from files, or makes them with an encoder.
 
-    Encoded blocks are stored as checkpoints.
+    Vectors from an encoder are stored as checkpoints, in blocks.
     """
 
     options: PairOptions

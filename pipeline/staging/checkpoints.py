@@ -58,7 +58,7 @@ _NOTE = msgspec.json.Decoder(_Note)
 class Checkpoints:
     """Checkpoints of one build.
 
-    `reused` is the number of checkpoints of an earlier run that this run used.
+    `reused` counts the checkpoints from earlier runs that this run has used.
     """
 
     def __init__(self, staging: Staging) -> None:
@@ -71,8 +71,7 @@ class Checkpoints:
     def array(self, name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """Return the array of the checkpoint `name`.
 
-        If there is no valid checkpoint, call `make`, store the array that it returns, and return
-        it.
+        If there is no valid checkpoint, make the array by calling `make`, and store it.
         """
         found = self._load(name)
         if found is not None:

@@ -1,10 +1,13 @@
 """Removal of unfinished builds on which no process works any more.
 
 A killed build leaves its staging directory, so that the same command can resume it. A command with
-other options never uses that directory. A directory is removed only if all of this holds: it
-belongs to this user, its lock is free, locks work on its file system, and the last process that
-signed the lock, if any, ran on this host and has ended. Other directories are kept, and the reason
-is returned. Interrupted removals are finished.
+other options never uses that directory. A directory is removed only if all of this holds:
+
+- It belongs to this user.
+- Its lock is free, and locks work on its file system.
+- The process that the lock file names, if any, ran on this host and has ended.
+
+Other directories are kept, and the reason is returned. Interrupted removals are finished.
 """
 
 from __future__ import annotations

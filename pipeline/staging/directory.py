@@ -114,8 +114,8 @@ class Staging:
         """Raise `BusyError` if a build of the same output with different options is running.
 
         Call it only while holding the lock. If several builds start together, the build with the
-        lowest key continues. It waits a second for the others to stop, and raises the error if one
-        of them still runs, because that build must have started earlier.
+        lowest key continues. It waits a second for the others to stop. A build that does not stop
+        must have started earlier, so the error is raised.
         """
         for other in leftovers(self.out, self.key):
             other.refuse_if_held(_TO_GIVE_WAY if self.key < other.key else 0.0)

@@ -75,10 +75,10 @@ def refuse_if_held(path: Path, out: Path, patience: float = 0.0) -> None:
 
 
 def holder(path: Path) -> tuple[str, int] | None:
-    """Return the host and the process id that the lock file `path` names.
+    """Return the host and the process id that are stored in the lock file `path`.
 
-    They belong to the last process that held the lock and signed the file. Return None if there is
-    no file or no signature.
+    They name the last process that held the lock and wrote to the file. Return None if there is no
+    file, or if no process has written to it.
     """
     descriptor = open_own_file(path, create=False)
     if descriptor is None:
@@ -113,9 +113,9 @@ def _take(path: Path, out: Path, make_place: Callable[[], None]) -> int:
 def _lock(descriptor: int, out: Path, patience: float = 0.0) -> None:
     """Lock the open file. Raise `BusyError` if it stays locked for more than `patience` seconds.
 
-    The wait is at least a fraction of a second, because the holder may only be testing the lock, or
-    may not have signed it yet. The error names the build of `out`. If the file system has no locks,
-    the function returns at once.
+    The wait is at least a fraction of a second, because the other process may only be testing the
+    lock, or may not have written its name yet. The error names the build of `out`. If the file
+    system has no locks, the function returns at once.
     """
     waited = 0.0
     while not _try_lock(descriptor):
@@ -158,9 +158,9 @@ def _sign(descriptor: int) -> None:
 
 
 def _read_holder(descriptor: int) -> str | None:
-    """Return the process that signed the file, in words for an error message.
+    """Return the process that the file names, in words for an error message.
 
-    Return None if the file is not signed, or if the process has ended.
+    Return None if the file names no process, or if the process has ended.
     """
     signed = _signature(descriptor)
     if signed is None:

@@ -24,10 +24,10 @@ __all__ = ["Writeback", "sync_or_remove"]
 class Writeback:
     """Thread that syncs the large files of units, one after the other.
 
-    `files` is a glob pattern and the smallest size in bytes of the files to sync, or None to sync
-    no files. If a sync fails, the next call of `add` or `finish` raises the error. The unit is
-    removed, because the kernel reports a failure only once, so that a second sync would seem to
-    succeed. The next run processes the unit again.
+    `files` is a glob pattern and a size: matching files of at least this many bytes are synced. No
+    file is synced if it is None. If a sync fails, the unit is removed, and the next call of `add`
+    or `finish` raises the error. The next run processes the unit again. (A second sync would seem
+    to succeed, because the kernel reports a failure only once.)
     """
 
     def __init__(self, files: tuple[str, int] | None) -> None:

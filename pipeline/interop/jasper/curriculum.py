@@ -122,8 +122,9 @@ def _doubts(given: Mapping[str, Any], curriculum: Curriculum) -> list[str]:
 def to_jasper(curriculum: Curriculum) -> tuple[dict[str, float], dict[str, Any], list[str]]:
     """Return JASPER's steering_probabilities and curriculum, and notes on differences in training.
 
-    The curriculum has the mode and the keys that JASPER's loader reads. The start and the end of a
-    fixed curriculum are equal, because without them the loader would go from 0.5 to 0.1.
+    The curriculum contains the mode, and the keys that JASPER's loader reads. If the mode is fixed,
+    zero_prob_start and zero_prob_end have the same value. Without them the loader, which ignores
+    the mode, would use its defaults 0.5 and 0.1.
     """
     probabilities = dict(zip(VARIANTS, curriculum.probabilities, strict=True))
     start, end = curriculum.zero_start, curriculum.zero_end

@@ -81,8 +81,8 @@ def export_jasper(
 def _lost(tensors: dict[str, Tensor], pairs: dict[str, Any]) -> list[str]:
     """Return the names of the arrays and files that the export does not store.
 
-    `tensors` contains the tensors that have not been exported. Tensors that an import would create
-    again are left out.
+    `tensors` are the tensors that have not been exported. The result leaves out tensors that an
+    import would create again.
     """
     own = {"files/crc32.npy"} | ({f"splits/{UNASSIGNED}"} if FOREIGN in pairs else set())
     return [name.removeprefix("files/") for name in tensors if name not in own]

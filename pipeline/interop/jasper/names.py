@@ -30,7 +30,7 @@ class ArraySchema:
 
     @property
     def table(self) -> bool:
-        """Whether pairs refer to the rows of the array, as to a table.
+        """Whether the array is a table. Pairs refer to the rows of a table by number.
 
         An array that is not a table has one row for each pair.
         """

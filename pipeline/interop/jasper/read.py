@@ -43,9 +43,8 @@ class JasperDirectory:
     """Content of a directory of JASPER.
 
     The keyword ids of pair i are ``ids[offsets[i]:offsets[i + 1]]``. `files` maps the name of each
-    split to the name of its file, and the name of the keyword lists to the name of their file;
-    errors use these names. `left_out` lists the files in the directory that are not part of the
-    layout.
+    split, and the name of the keyword lists, to a file name for error messages. `left_out` lists
+    the files in the directory that are not part of the layout.
     """
 
     form: JasperForm
@@ -187,9 +186,10 @@ def _bytes_of(path: Path, limit: int) -> bytes:
 
 
 def _left_out(directory: Path, taken: set[str]) -> tuple[str, ...]:
-    """Return the names of the files in `directory` that belong to neither form, sorted.
+    """Return the sorted names of the files in `directory` that are not part of a JASPER dataset.
 
-    `taken` are further names of files that are read.
+    A JASPER dataset consists of `.pt` files or dataset.h5, with config.json and inspection.json.
+    The file names in `taken` are also excluded, because these files are read.
     """
     known = {f"{name}.pt" for name in (*ARRAYS, KEYWORDS)} | {f"{name}_idx.pt" for name in SPLITS}
     known |= {CONFIG_NAME, INSPECTION, H5_NAME} | taken
