@@ -152,8 +152,7 @@ def wrong_type(column: Column, found: str) -> Problem:
 
 
 def wrong_width(column: Column, found: int) -> Problem:
-    """Return the `Problem` for a vector that has `found` numbers instead of the width of `column`.
-    """
+    """Return the `Problem` for a vector of `found` numbers, if `column` has another width."""
     return Problem(
         "wrong_width", f"the field {column.field!r} has {found} numbers, not {column.width}"
     )
