@@ -92,9 +92,9 @@ class MarkedEncoder:
         """Return the ids, the offsets and the loss mask of all `documents`, concatenated.
 
         Document i has the tokens from `offsets[i]` to `offsets[i + 1]`. Raise `DataprepError` if
-        the engine returned an id outside the vocabulary. If the ids do not show where the tokens of
-        a document are, the library `tokenizers` encodes this document again. Raise
-        `IncompatibleError` if this gives different ids.
+        the engine returns an id outside the vocabulary. If the ends of a document's tokens cannot
+        be computed from the ids, the library `tokenizers` encodes this document again. Raise
+        `IncompatibleError` if it returns ids different from the engine's.
         """
         found = _joined([self._encode_run(documents, run) for run in self._runs(documents)])
         ids = found[0]
@@ -136,10 +136,9 @@ class MarkedEncoder:
     ) -> MarkedIds:
         """Return the ids, offsets and mask of the texts with the indexes `run`.
 
-        The tuple `encoded` is the result of the engine for these texts. For some of the texts, the
-        sizes of the tokens do not show where each token ends. The set `doubtful` holds the
-        positions of these texts in `run`. The library `tokenizers` encodes them again, to compute
-        their masks.
+        The tuple `encoded` is the result of the engine for these texts. Text `run[i]` is doubtful
+        if `doubtful` contains i: the ends of its tokens cannot be computed from the ids. The
+        library `tokenizers` encodes each doubtful text again to compute its mask.
         """
         edges = {0, len(run), *doubtful, *(number + 1 for number in doubtful)}
         found = []
@@ -279,10 +278,10 @@ def _split_at_special_tokens(
     special: dict[str, int],
     flags: dict[str, tuple[bool, bool]],
 ) -> Iterator[tuple[int, int, int | None]]:  # fmt: skip
-    """Yield (start, stop, id) for each special token in `text`, and for the text between them.
+    """Split `text` into (start, stop, id) for special tokens and (start, stop, None) for text.
 
-    For text, the id is None. The sequence `literal` holds the start and the stop of each span in
-    which special tokens count as text. White space that a special token absorbs belongs to no item.
+    The sequence `literal` is [start, stop, start, stop, ...]: within each of these spans, special
+    tokens count as text. White space that a special token strips is left out of the result.
     """
     names = sorted((name for name in special if name), key=len, reverse=True)
     pattern = re.compile(b"|".join(re.escape(name.encode()) for name in names))
@@ -307,7 +306,10 @@ def _behind_space(text: bytes, at: int) -> int:
 
 
 def _before_space(text: bytes, start: int, end: int) -> int:
-    """Return the start of the white space at the end of text[start:end], or `end` if none."""
+    """Return the start of the white space at the end of text[start:end].
+
+    Return `end` if there is no white space.
+    """
     while start < end:
         before = next((n for n in (1, 2, 3) if _SPACE.fullmatch(text, end - n, end)), 0)
         if not before or end - before < start:

@@ -1,4 +1,4 @@
-"""The kind of build `chat`, which makes datasets of conversations and preferences."""
+"""The build kind "chat", which makes datasets of conversations and preferences."""
 
 from __future__ import annotations
 

@@ -156,9 +156,9 @@ class ChatOptions:
 
 
 def parse_assignments(parts: tuple[str, ...], where: str) -> tuple[tuple[str, str], ...]:
-    """Return each of `parts`, a text ``NAME=FIELD``, as a pair (name, field).
+    """Split each of `parts` (``NAME=FIELD``) into a pair (name, field).
 
-    Raise `UsageError` if a text does not have this form, or if a name occurs twice. The error names
+    Raise `UsageError` if a part does not have this form, or if a name occurs twice. The error names
     the option `where`.
 
     >>> parse_assignments(("messages=meta.dialog",), "--columns")
@@ -176,8 +176,8 @@ def parse_assignments(parts: tuple[str, ...], where: str) -> tuple[tuple[str, st
 def parse_variables(parts: tuple[str, ...]) -> dict[str, Any]:
     """Return the template variables in `parts`, each written ``NAME=VALUE``.
 
-    A value is parsed as JSON. If it is not valid JSON, it is text. Raise `UsageError` if a part has
-    another form, if its name cannot be the name of a variable, or if a name occurs twice.
+    A value is parsed as JSON. If it is not valid JSON, it is text. Raise `UsageError` if a part
+    does not have this form, if a name is not an identifier, or if a name occurs twice.
 
     >>> parse_variables(("enable_thinking=false", "style=terse"))
     {'enable_thinking': False, 'style': 'terse'}

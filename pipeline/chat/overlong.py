@@ -55,9 +55,9 @@ class Refusal:
 class Cutter:
     """Token limit and over-length policy of the plan `chat`, applied to batches of documents.
 
-    The method `cut` counts documents and parts in `counts`. The item with the name of the policy is
-    the number of documents over the limit. The item "untrained_parts" is the number of parts that
-    were left out because they have no token to train on, although their document is stored.
+    The method `cut` adds to `counts`. Under the name of the policy, such as "split", it counts the
+    documents over the limit. Under "untrained_parts", it counts the parts that are left out because
+    they have no token to train on, although other parts of their document are stored.
     """
 
     def __init__(self, chat: ChatPlan, counts: Counter[str]) -> None:
@@ -112,8 +112,8 @@ class Cutter:
     ) -> Parts:
         """Return the parts that have a token to train on.
 
-        If no part of a document has such a token, the record of this document is added to
-        `refused`. A record of preferences is thus refused if any of its answers has no such token.
+        If all parts of a document have none, the record of this document is added to `refused`.
+        A record of preferences is refused if even one of its answers has none.
         """
         edges = np.stack([parts.starts, parts.stops], 1).reshape(-1)
         # `reduceat` needs a token at each edge: the added 0 is for the end of the last part. Its

@@ -31,6 +31,6 @@ class ChatPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatPayload(TokenPayload, frozen=True, kw_only=True):
-    """The fields that plans of conversations have and other plans lack."""
+    """Fields that only plans of conversations have."""
 
     chat: ChatPlan

@@ -219,7 +219,7 @@ def _chat_plan(options: ChatOptions, surveyed: ChatSurvey, source: TokenizerSour
 def _variables(options: ChatOptions, source: TokenizerSource) -> dict[str, Any]:
     """Return the variables of the template: special tokens such as `bos_token`, and `template_arg`.
 
-    A variable that the option `template_arg` gives replaces a special token of the same name.
+    Variables in `template_arg` replace special tokens of the same name.
     """
     found = {role: find_role(source.config, source.roles, role) for role in _ROLES}
     tokens = {f"{role}_token": token.token for role, token in found.items() if token is not None}
@@ -229,7 +229,7 @@ def _variables(options: ChatOptions, source: TokenizerSource) -> dict[str, Any]:
 def _sample_in_worker(request: SampleRequest, workers: Processes | None) -> ChatSample:
     """Return the sample, rendered in one of `workers`, or in a new process if `workers` is None.
 
-    Raise an error if the process fails.
+    Raise the error of the process if it fails.
     """
     with contextlib.ExitStack() as stack:
         asked = workers or stack.enter_context(Processes(0, ChatTasks.address))
@@ -242,9 +242,10 @@ def _sample_in_worker(request: SampleRequest, workers: Processes | None) -> Chat
 def _missing_token_notes(
     template: Template, source: TokenizerSource, sampled: ChatSample
 ) -> tuple[str, ...]:
-    """Return a note if the template writes special tokens that the tokenizer does not have.
+    """Return a tuple with a note on special tokens that the tokenizer does not have.
 
-    Only tokens that occur in the sample count. If there are none, return an empty tuple.
+    The note names the tokens that are written in `template` and occur in the sample. The tuple is
+    empty if the tokenizer has all of them.
     """
     written = sorted(set(_SPECIAL_TOKEN.findall(_COMMENT.sub("", template.text))))
     known = {token["content"] for token in source.config.get("added_tokens") or []}

@@ -44,9 +44,9 @@ _ENDLESS = 8  # records over a limit of the template, after which sampling stops
 class ChatSample:
     """Rendered conversations of a sample.
 
-    The list `owners` holds, for each of the `documents`, the index of its record in the sample. The
-    number of records read is `records`, and `sample` describes the part of the input that was read.
-    The counter `refused` maps reasons to numbers of refused records.
+    The item `documents[i]` is the rendering of record `owners[i]` of the sample. The number of
+    records read is `records`, and `sample` describes the part of the input that was read. The
+    counter `refused` maps reasons to numbers of refused records.
     """
 
     masked_by: str
@@ -83,8 +83,8 @@ def find_form(sources: Sequence[Source], units: Sequence[Unit], read: ChatReadOp
 class SampleRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Request for a sample of the input, taken at up to eight `places`.
 
-    Each place is an input and a span of this input. About `room` bytes of text are read from it.
-    The field `source` of the span is the index of the place in `places`.
+    Each place is an input and a span of this input. About `room` bytes of text are read at each
+    place. In `places[i]`, the field `source` of the span is i.
     """
 
     chat: ChatPlan
@@ -99,8 +99,8 @@ class SampleRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ) -> SampleRequest:
         """Return a request for a sample of the surveyed inputs.
 
-        About `room` bytes are read at each of up to eight places. If there are at most four places,
-        more bytes are read at each, so that the sample has about the same size.
+        About `room` bytes are read at each of eight places. If there are fewer places, more bytes
+        are read at each, so that the sample has about the same size.
         """
         sources, units = surveyed.sources, surveyed.units
         step = max(1, len(units) // _PLACES)
@@ -119,7 +119,7 @@ class SampleRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 def sample_of(data: bytes) -> ChatSample:
-    """Return the sample that a worker process of this build has pickled."""
+    """Return the sample in `data`, pickled by a worker process of this build."""
     found: ChatSample = pickle.loads(data)  # noqa: S301 (our own process made it)
     return found
 
@@ -142,7 +142,7 @@ def take_chat_sample(request: SampleRequest, watch: Watch | None = None) -> Chat
 def _sample_span(
     found: ChatSample, reader: ChatReader, renderer: Renderer, room: int, watch: Watch | None
 ) -> None:
-    """Add the first records of `reader` to the sample `found`, about `room` bytes of them."""
+    """Add the first records of `reader`, about `room` bytes in total, to the sample `found`."""
     started = time.perf_counter()
     size = 0
     with contextlib.closing(reader.batches()) as batches:
@@ -156,7 +156,7 @@ def _sample_span(
 def _add(
     found: ChatSample, batch: ChatBatch, renderer: Renderer, room: int, watch: Watch | None
 ) -> int:
-    """Render the first records of `batch` into `found`, and return their size in bytes.
+    """Render the first records of `batch` and add them to `found`. Return their size in bytes.
 
     Rendering stops after about `room` bytes of input.
     """

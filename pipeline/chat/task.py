@@ -128,8 +128,8 @@ class _Resources:
 class Renderings:
     """Rendered conversations of a batch of records, and the records that were refused.
 
-    The item `owners[i]` is the index in the batch of the record that `documents[i]` comes from. The
-    mapping `refused` maps the index of each refused record to the reason and its detail.
+    The item `documents[i]` is the rendering of record `owners[i]` of the batch. The mapping
+    `refused` maps the index of each refused record to the reason and its detail.
     """
 
     documents: MarkedTexts = field(default_factory=MarkedTexts)
@@ -144,8 +144,8 @@ class Renderings:
         """Return the renderings of all records of `batch`.
 
         With `until_refused`, rendering stops at the first record that is refused. If `watch` is
-        given, the template runs under its limits. Its time limit starts again at each record for
-        which the template must be run.
+        given, the template runs under its limits. The time limit starts again at each record for
+        which the template runs.
         """
         found = cls()
         if watch is not None and batch.records:
@@ -187,10 +187,10 @@ class Renderings:
 class _EncodedBatch(Batch):
     """Encoded documents of a batch.
 
-    The array `ids` holds the tokens of all documents, concatenated, and `marks` holds their loss
-    mask and the scores of the documents. The other arrays have one item for each document:
-    `lengths` its number of tokens, `sizes` the bytes of its text, `starts` the position of its
-    record in the input, and `hashes` the hash that decides its split.
+    The array `ids` holds the tokens of all documents, concatenated. The field `marks` holds their
+    loss mask and the scores of the documents. The other arrays have one item for each document.
+    The number of tokens is in `lengths`, and the bytes of text are in `sizes`. The position of the
+    record in the input is in `starts`, and the hash that decides the split is in `hashes`.
     """
 
     ids: npt.NDArray[np.generic]

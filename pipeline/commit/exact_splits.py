@@ -52,7 +52,7 @@ def distribute(
     pieces: Sequence[PlacedPiece], names: Sequence[str], sizes: Sequence[int],
     encoding: EncodingSettings, directory: Path,
 ) -> list[PlacedPiece]:  # fmt: skip
-    """Write the documents of `pieces` to new pieces by split, and return the new pieces.
+    """Write the documents of `pieces` to new pieces, each for one split, and return the new pieces.
 
     The files are written in `directory`. Documents remain in order. The list `sizes` holds the
     number of records of each of the splits `names`.
@@ -83,7 +83,7 @@ _Chunk = tuple[
 
 
 def _keys(placed: PlacedPiece) -> HashedDocuments:
-    """Return the split hash and the record id of each record.
+    """Return the split hash and the record id of each record of a piece.
 
     All documents of a record have the same hash.
     """

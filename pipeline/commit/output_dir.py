@@ -160,7 +160,7 @@ def _finished(out: Path, load: Callable[[Path], F], *, overwrite: bool) -> F | N
 def _refuse_newer_version(out: Path) -> None:
     """Raise `UsageError` if a newer version of dataprep made the dataset in `out`.
 
-    This version does not know which files belong to it, so --overwrite does not replace it.
+    This version does not know which files that dataset has, so --overwrite does not replace it.
     """
     newer = _error_of_newer(out)
     if newer is not None or _is_newer(out):
@@ -288,14 +288,17 @@ def _read_only(path: Path) -> bool:
 
 
 def _occupied(out: Path, what: str) -> UsageError:
-    """Return the error for a path that no build may replace, where `what` says what is there."""
+    """Return the error for a path that no build may replace. The text `what` describes the path."""
     return UsageError(
         what, where=str(out), code="E_EXISTS", remedy="Choose another --out; nothing was touched."
     )
 
 
 def refuse_different(out: Path, difference: str | None) -> None:
-    """Raise `UsageError` if there is a `difference` between the dataset in `out` and the build."""
+    """Raise `UsageError` unless `difference` is None.
+
+    The text `difference` says how the dataset in `out` differs from the build.
+    """
     if difference:
         raise UsageError(
             f"holds another finished dataset ({difference})",

@@ -81,7 +81,7 @@ def large_piece(pieces: Iterable[PlacedPiece]) -> int:
 def group(
     pieces: Iterable[PlacedPiece], large: int = JOIN_BELOW_BYTES
 ) -> Iterator[list[PlacedPiece]]:
-    """Yield a list of the pieces that form each shard.
+    """Yield, for each shard, the list of the pieces that form it.
 
     A piece of at least `large` bytes forms a shard by itself. Consecutive smaller pieces are
     joined. A small corpus becomes one file per split, and a large corpus is not copied. If `large`
@@ -156,7 +156,7 @@ class _Shard:
         }  # fmt: skip
 
     def link(self, kind: str, name: str) -> None:
-        """Make the shard's file `name` a link to the only piece's file of this `kind`."""
+        """Create the shard's file `name` as a link to the file of this `kind` of its only piece."""
         (placed,) = self.run
         file = placed.piece.files[kind]
         crcs = np.array(file.crc32, np.uint32)
@@ -183,7 +183,7 @@ class _Shard:
     def _arrays(self, kind: str) -> Iterator[npt.NDArray[Any]]:
         """Yield the array of this `kind` of each piece.
 
-        If the arrays hold offsets, they are shifted so that they count over the whole shard.
+        Arrays of offsets are shifted to count from the start of the shard.
         """
         start = np.uint64(0)
         for placed in self.run:

@@ -7,15 +7,19 @@ that encoders with different limits on the length of a text give different vecto
 stored probe, the texts stored in it are encoded, because another version may use other texts.
 
 Hardware, threads and libraries change the last bits of a vector. Two probes therefore count as
-equal if no number differs by more than `_TOLERANCE` of the largest number of its vector. The
-following was measured with all-MiniLM-L6-v2 on the short texts, relative to that largest number.
-Another batch size changed the probe by 8e-7 in float32 and 1e-3 in float16, one step of AdamW with
-a learning rate of 2e-5 by 1.6e-2, and rounding the weights to 8 bits by 0.4. In bfloat16, another
-batch size changed it by 8e-3: such an encoder may not recognize its own probe, but it is not
-mistaken for another encoder.
+equal if no number differs by more than `_TOLERANCE` of the largest number of its vector. Measured
+with all-MiniLM-L6-v2 on the short texts, the largest difference was:
 
-The vector of the long text changed by 0.26 or more of its largest number when that model truncated
-the text at 128, 256, 384 or 512 tokens.
+| change | difference, relative to the largest number |
+|---|---|
+| another batch size, float32 | 8e-7 |
+| another batch size, float16 | 1e-3 |
+| another batch size, bfloat16 | 8e-3 |
+| one step of AdamW, learning rate 2e-5 | 1.6e-2 |
+| weights rounded to 8 bits | 0.4 |
+| long text truncated at 128 to 512 tokens | 0.26 or more, on the long text |
+
+A bfloat16 encoder may thus not match its own probe, but it does not match another encoder's.
 """
 
 from __future__ import annotations
@@ -59,7 +63,7 @@ _SYLLABLES = ("ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "so", "tu")
 
 
 def _long_text() -> str:
-    """Return the numbers from 0 to 999 as one text in which each digit is a syllable."""
+    """Return the numbers from 0 to 999 as one text, written with one syllable for each digit."""
     return " ".join("".join(_SYLLABLES[int(d)] for d in f"{n:03}") for n in range(1000))
 
 

@@ -45,8 +45,8 @@ class Collector:
     def lines(self, block: Block, record: int, line: int) -> ChatBatch:
         """Return a batch of the records in the lines of `block`.
 
-        The first record of the block has the index `record` in the span, and the first line the
-        index `line`. Records that cannot be used become rejects of the batch.
+        The first record has the index `record` in the span, and the first line has the index
+        `line`. Records that cannot be used are listed in the batch as rejects.
         """
         if block.too_long:
             at = Position(record, line, block.offset)
@@ -70,8 +70,8 @@ class Collector:
     def elements(self, part: Elements, record: int) -> ChatBatch:
         """Return a batch of the records in the array elements `part`.
 
-        The first record has the index `record` in the span. Records that cannot be used become
-        rejects of the batch.
+        The first record has the index `record` in the span. Records that cannot be used are listed
+        in the batch as rejects.
         """
         if part.too_long:
             start = part.starts[0]
@@ -100,7 +100,7 @@ class Collector:
         """Return a batch of the decoded objects `found`.
 
         The argument `part` holds their texts and positions. The first object has the index `record`
-        in the span. Objects that cannot be used become rejects of the batch.
+        in the span. Objects that cannot be used are listed in the batch as rejects.
         """
         batch = self.batch()
         try:
@@ -199,9 +199,9 @@ class Collector:
 def _name_count(found: list[dict[str, Any]], turns: PlainTurns | None) -> int | None:
     """Return the number of field names in all objects `found`, or None if it is not known.
 
-    All of `found` must have the same fields. The number is known if each object contains only one
-    list or object, the list of its plain `turns`. If the result is None, the caller has to visit
-    every name to count, which takes 600 ns per record.
+    All of `found` must have the same fields. The number is known only if `turns` is given and each
+    object of `found` contains no list or object apart from its turns. If it is None, the caller has
+    to visit every name to count, which takes 600 ns per record.
     """
     if turns is None:
         return None

@@ -38,7 +38,7 @@ class Conversation(msgspec.Struct, kw_only=True):
 class ChatRecord(msgspec.Struct, kw_only=True):
     """Conversations of one record.
 
-    In a pair, the first conversation has the chosen answer, and the second the rejected answer.
+    In a pair, the first conversation contains the chosen answer, and the second the rejected one.
     """
 
     conversations: list[Conversation]

@@ -128,11 +128,12 @@ def _refuse_twice(raw: bytes, found: Any) -> None:
 
 
 def names_once(data: bytes, starts: Starts, found: Objects, names: int | None = None) -> bool:
-    """Return whether no name occurs twice in an object of `found`, whose texts begin at `starts`.
+    """Return whether no object in `found` contains a name twice.
 
-    The number of name ends in `data` is compared with the number of decoded names (`names`, if
-    known), since the decoder drops a repeated name. A string that begins with a colon may look like
-    the end of a name, so lines with such a string are parsed instead.
+    The array `starts` holds the position in `data` at which the text of each object begins. The
+    decoder drops repeated names. Therefore the number of decoded names (`names`, if known) must be
+    the number of colons after names in `data`. If a colon may be inside a string, its line is
+    parsed instead.
     """
     ends, unsure = _name_ends(np.frombuffer(data, np.uint8))
     missing = len(ends) - (_names_in(found) if names is None else names)

@@ -132,10 +132,11 @@ class Answers:
         )  # fmt: skip
 
     def answer(self, value: Any, name: str) -> tuple[list[Message], Train]:
-        """Return the messages and the training flags of an answer: a text, a turn or turns.
+        """Return the messages of an answer, and their training flags.
 
-        The answer is `value` (the value of field `name`). The flags are None if no message has one.
-        Raise `BadLineError`, which names the field, if the answer is empty or cannot be read.
+        The answer `value` is a text, a turn or a list of turns. The flags are None if no message
+        has one. Raise `BadLineError`, which names the field `name`, if the answer is empty or
+        cannot be read.
         """
         if isinstance(value, str):
             if not value:
@@ -162,8 +163,8 @@ def _find_prompt(found: list[Conversation], prompt: list[Message]) -> None:
     """Set the prompt of both conversations `found` to the messages that they share.
 
     The prompt ends before the turn of the assistant in which the conversations first differ. Raise
-    `BadLineError` if there is no such turn after a question of a user, or if the shared messages do
-    not contain the last message of `prompt`, which the record gives.
+    `BadLineError` if the shared messages contain no message of the user, or if they do not contain
+    the last message of `prompt`, the prompt that the record gives (possibly empty).
     """
     first, second = (one.messages for one in found)
     limit = min(len(first), len(second)) - 1

@@ -1,8 +1,7 @@
 """Reader for batches of chat records from a span of any input.
 
-JSON lines take about four microseconds for a plain record of a few hundred bytes. A record that
-cannot be used becomes a `Reject` with its position and the reason. Such records are numbered like
-all others.
+Reading a plain JSON line of a few hundred bytes takes about 4 us. A record that cannot be used
+becomes a `Reject` with its position and the reason. It has a record number like all others.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ _BLOCK_BYTES = 256 << 10  # its objects and ids fit the caches: 8 % faster than 
 class ChatReadOptions:
     """Options for reading conversations from records.
 
-    The option `shape` is one of `SHAPES`, and `form` is one of `FORMS`. If one of them is None, the
-    fields of each record decide it. Each pair in `columns` consists of a name from `FIELDS` or
-    `ROLES`, and the name that the records use instead. In the name of a nested field, dots separate
-    the levels. The text `system` becomes the system turn of conversations without one. Raises
-    `UsageError` if an option is not valid.
+    The option `shape` is one of `SHAPES`, and `form` is one of `FORMS`. If `shape` or `form` is
+    None, the fields of each record decide it. A pair in `columns`, such as ("messages",
+    "meta.dialog"), maps a name of `FIELDS` or `ROLES` to the name that the records use. The dot
+    means that `dialog` is inside the object `meta`. The text `system` becomes the system turn of
+    conversations without one. Raises `UsageError` if an option is not valid.
     """
 
     shape: str | None = None
@@ -67,8 +66,8 @@ def _one_of(
 ) -> None:
     """Raise `UsageError` if `value` is neither None nor in `known`.
 
-    The error names the option `where`. The mapping `others` maps values that another option accepts
-    to the name of that option, which the error suggests.
+    The error names the option `where`. If `value` is a key of `others`, the error suggests the
+    option `others[value]`. For example, {"pairs": "--form"} suggests `--form pairs`.
     """
     if value is not None and value not in known:
         other = (others or {}).get(value)

@@ -13,9 +13,9 @@ preferences: `chosen` and `rejected` make pairs; `responses` or `completions`, w
 `scores`, make groups; `label` makes labels. In every shape, turns may have the fields `role` and
 `content`, or `from` and `value`.
 
-The names of the fields alone decide the shape, once for all records with the same fields. Plain
-turns and plain texts, which most records hold, take a microsecond or two. Whole blocks of plain
-turns take less.
+The shape depends only on the names of the fields, so it is found once for all records with the
+same fields. Converting a record of plain turns or plain texts takes 1 to 2 us, and less if all
+records of a block have plain turns.
 """
 
 from __future__ import annotations
@@ -80,9 +80,10 @@ Convert = Callable[[Record], ChatRecord]
 
 
 class Shaper:
-    """Converter from records to `ChatRecord`s. A record that cannot be used raises `BadLineError`.
+    """Converter from records to `ChatRecord`s.
 
-    The arguments are those of `ChatReadOptions`.
+    The arguments are those of `ChatReadOptions`. The methods raise `BadLineError` for a record that
+    cannot be used.
     """
 
     def __init__(
@@ -114,8 +115,9 @@ class Shaper:
     def records(self, found: list[Record]) -> tuple[list[ChatRecord], PlainTurns | None]:
         """Return the `ChatRecord` of each object in `found`, and the turns of all records.
 
-        The turns are None unless all records are known to hold a list of plain turns in the same
-        field, and nothing else that is used. Raise `BadLineError` if a record cannot be used.
+        The turns are returned only if all records have the same fields and hold plain turns, and no
+        other field is used. Otherwise, they are None. Raise `BadLineError` if a record cannot be
+        used.
         """
         layouts = set(map(tuple, found))
         field = self._of_plain_turns.get(layouts.pop()) if len(layouts) == 1 else None
@@ -146,10 +148,10 @@ class Shaper:
         return convert(record) if convert else self._new_converter(names)(record)
 
     def _misnamed(self, record: Record, bad: BadLineError) -> BadLineError:
-        """Return the error to raise for `bad`: `bad` itself, or a more precise error.
+        """Return the error to raise in place of `bad`.
 
-        The error is more precise if no shape fits because `record` lacks fields that `--columns`
-        names.
+        If no shape fits and `record` lacks a field that `--columns` names, the error names this
+        field. Otherwise, it is `bad` itself.
         """
         reason = bad.args[0]
         missing = [".".join(path) for path in self._columns.values() if not _has(record, path)]
@@ -222,8 +224,8 @@ class Shaper:
     def _turns_of(self, layout: RecordLayout, record: Record) -> tuple[list[Message], Train, int]:
         """Return the messages, their training flags, and the number of messages in the prompt.
 
-        The number is 0 unless the shape is "prompt", because other shapes do not tell it. Raise
-        `BadLineError` if the record cannot be used.
+        Only the shape "prompt" separates the prompt from the answer: for all other shapes, the
+        number is 0. Raise `BadLineError` if the record cannot be used.
         """
         fields = layout.fields
         if layout.shape in ("messages", "sharegpt"):
@@ -335,8 +337,8 @@ def _plain_texts(layout: RecordLayout, otherwise: Convert) -> Convert:
 def _instruction(layout: RecordLayout, record: Record) -> list[Message]:
     """Return the messages of `history`, followed by a message of the user.
 
-    The message of the user is the instruction, followed by its input. Raise `BadLineError` if one
-    of these fields cannot be used.
+    The content of this message is the instruction and its input as one text. Raise `BadLineError`
+    if one of these fields cannot be used.
     """
     names = [layout.fields.get(ours, ours) for ours in ("instruction", "input")]
     parts = [record[name] for name in names if name in record]
@@ -351,7 +353,10 @@ def _instruction(layout: RecordLayout, record: Record) -> list[Message]:
 
 
 def _instance(value: Any) -> Record:
-    """Return the only object in `instances`. Raise `BadLineError` unless there is exactly one."""
+    """Return the only object in `value`, the list `instances` of a record.
+
+    Raise `BadLineError` unless `value` holds exactly one object, with a field `output`.
+    """
     if not isinstance(value, list) or len(value) != 1 or not isinstance(value[0], dict):
         count = len(value) if isinstance(value, list) else f"a JSON {kind_of(value)}"
         raise BadLineError("several_instances", f"'instances' holds {count}, not one object")

@@ -1,8 +1,8 @@
 """Chat records from tables: Parquet files, and Hugging Face datasets on disk or on the hub.
 
-Only the columns of known fields are read. At most 8 MiB of these columns, or one row, become Python
-objects at a time. A null field of a struct counts as absent, since Arrow gives every row the fields
-of all rows. The position of a record is the number of its row.
+Only the columns of known fields are read. At most 8 MiB of them, or one larger row, are converted
+to Python objects at a time. Null fields of a struct are left out, because Arrow gives every row all
+the fields that occur in any row. The position of a record is the index of its row.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def _batches(
     collect: Collector,
     within: Callable[[], AbstractContextManager[None]],
 ) -> Iterator[ChatBatch]:
-    """Yield batches of the records in Arrow rows.
+    """Yield batches of the records in the Arrow table `rows`.
 
-    The first of `rows` has the index `first_row` in the table, and its record has the index
+    The first row has the index `first_row` in the table, and its record has the index
     `first_record` in the span. Rows are decoded in a context that `within()` returns.
     """
     for part in each_decoded(_parts(rows), within):

@@ -19,9 +19,9 @@ _FUNCTION = "function"
 
 
 def tool_calls(value: Any, where: str) -> list[dict[str, Any]]:
-    """Return the calls in `value`, the content of `tool_calls` in the message that `where` names.
+    """Return the tool calls in `value` (the value of field `tool_calls` in a message).
 
-    Raise `BadLineError` if a call cannot be used.
+    Raise `BadLineError`, which says `where` the message is, if a call cannot be used.
 
     >>> tool_calls([{"id": "c1", "function": {"name": "add", "arguments": '{"a": 1}'}}], "turn 2")
     [{'id': 'c1', 'type': 'function', 'function': {'name': 'add', 'arguments': {'a': 1}}}]
@@ -33,9 +33,10 @@ def tool_calls(value: Any, where: str) -> list[dict[str, Any]]:
 
 
 def spelled_calls(text: Any, where: str) -> list[dict[str, Any]]:
-    """Return the calls in `text`, which is a call or a list of calls, as JSON text or decoded.
+    """Return the calls in `text`: a call or a list of calls, either as JSON text or decoded.
 
-    Raise `BadLineError` if there is no call, or if a call cannot be used.
+    Raise `BadLineError`, which says `where` the calls are, if there is no call or one cannot be
+    used.
 
     >>> spelled_calls('{"name": "add", "arguments": {"a": 1}}', "turn 2")
     [{'type': 'function', 'function': {'name': 'add', 'arguments': {'a': 1}}}]
@@ -48,7 +49,7 @@ def spelled_calls(text: Any, where: str) -> list[dict[str, Any]]:
 
 
 def one_call(call: Any, where: str) -> dict[str, Any]:
-    """Return `call`, with its `id`, in the form that templates expect.
+    """Return `call` in the form that templates expect, with its `id` if it has one.
 
     Raise `BadLineError` if the call is not an object, names no function, or has arguments that are
     not an object. The error says `where` the call is.

@@ -4,12 +4,13 @@ Most records already have this form. Their lists are returned unchanged, in abou
 microsecond per message. In other records, the names of roles and fields, content blocks, tool calls
 and weights are translated.
 
-Content blocks in the order in which templates render a turn (reasoning, text, calls) become the
-fields of a message. Any other order is refused, because the rendering would not have the order of
-the record. Blocks that are not text are also refused.
+Content blocks (reasoning, text, tool calls) become fields of the message. Their order must be
+reasoning, text, calls, because templates render the fields in this order. Blocks with tool results
+become separate messages. A record with another order, or with other blocks such as images, is
+refused.
 
-A conversation may also be a transcript in one text, as in Anthropic's hh-rlhf: each turn begins
-with an empty line and "Human:" or "Assistant:". Any other text is an ordinary text.
+A conversation may also be a transcript in one text, as in Anthropic's hh-rlhf. Each turn of a
+transcript begins with an empty line and "Human:" or "Assistant:".
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ def shifted(train: Train, count: int) -> Train:
 class Turns:
     """Reader for lists of turns.
 
-    The mapping `roles` adds names of roles to `ROLE_NAMES`. The arguments `role` and `content` name
-    the fields that hold role and content, in the order in which they are tried.
+    The mapping `roles` adds names of roles to `ROLE_NAMES`. A turn's role is read from the first
+    field among `role` that is not null, and its content from the first among `content`.
     """
 
     def __init__(
@@ -131,10 +132,10 @@ class Turns:
         return (found, None) if found else self._translated(value, name)
 
     def _renamed(self, value: Any) -> list[Message] | None:
-        """Return the messages if it is enough to rename the fields of `value`, otherwise None.
+        """Return the messages if only fields and roles in `value` must be renamed, otherwise None.
 
-        This is enough if each turn has only a role and a text, in the fields that come last in the
-        constructor's arguments `role` and `content` (by default `from` and `value`).
+        This is enough if each turn has only a role and a text, in the fields `from` and `value`. If
+        the constructor was given other names, these are the last in `role` and in `content`.
         """
         role, content, roles = self._role[-1], self._content[-1], self._spoken
         try:
@@ -245,7 +246,11 @@ class Turns:
 
 
 def _in_order(roles: list[str], lists: list[Any]) -> bool:
-    """Return whether each tool result follows the assistant or a tool result in the same list."""
+    """Return whether each turn of the role "tool" directly follows one of the assistant or "tool".
+
+    The argument `roles` lists the roles of all turns in `lists`, one list after the other. A tool
+    turn at the start of a list follows no turn.
+    """
     starts = set(accumulate(map(len, lists), initial=0))
     places = [at for at, role in enumerate(roles) if role == "tool"]
     return all(at not in starts and roles[at - 1] in ("assistant", "tool") for at in places)
@@ -262,7 +267,7 @@ def _first(turn: Message, names: tuple[str, ...]) -> Any:
 def _listed(value: Any, name: str) -> list[Any]:
     """Return the turns in `value`: a list, the JSON text of a list, or an object of columns.
 
-    Raise `BadLineError`, naming the field `name`, if `value` has another form or no turns.
+    Raise `BadLineError`, which names the field `name`, if `value` has another form or no turns.
     """
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
@@ -280,9 +285,9 @@ def _listed(value: Any, name: str) -> list[Any]:
 
 
 def _rows(columns: dict[str, Any]) -> Any:
-    """Return an object of equally long lists as a list of objects.
+    """Convert a dict of equally long lists to a list of dicts, leaving out None values.
 
-    Any other object is returned unchanged.
+    Return any other dict unchanged.
     """
     lists = list(columns.values())
     if not all(isinstance(column, list) for column in lists):
@@ -343,7 +348,10 @@ def _weight(turn: Message, where: str) -> bool | None:
 
 @dataclass(kw_only=True, slots=True)
 class _Content:
-    """Parts of the content of a message. The list `results` has a message for each tool result."""
+    """Parts of the content of a message.
+
+    The list `results` contains a message for each tool result.
+    """
 
     text: str = ""
     reasoning: str = ""

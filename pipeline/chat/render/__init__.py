@@ -1,1 +1,1 @@
-"""Reference rendering of single conversations, with the spans of the text that are trained on."""
+"""Reference renderer for single conversations, which also finds the spans of text to train on."""

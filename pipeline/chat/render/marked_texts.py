@@ -23,9 +23,9 @@ _TEXT, _EDGES = itemgetter(0), itemgetter(1)
 class Marked(NamedTuple):
     """A text in UTF-8 with the spans that are trained on.
 
-    The list `edges` holds the start and the stop of each span in bytes, one after the other. The
-    spans are in order and do not overlap. The sequence `literal` holds, in the same form, the spans
-    in which the record contains a special token as plain text, which must stay text.
+    The list `edges` is [start, stop, start, stop, ...] in bytes. The spans are in order and do not
+    overlap. The sequence `literal` holds spans in the same form: each is a special token that the
+    record contains as plain text, and that must be encoded as text.
     """
 
     text: bytes
@@ -87,16 +87,18 @@ class MarkedTexts:
 
 
 def marked(text: str, spans: Spans, literal: Spans = ()) -> Marked:
-    """Return `text` in UTF-8, with its spans of characters converted to spans of bytes.
+    """Return `text` in UTF-8, with character spans converted to byte spans.
 
-    The argument `spans` holds the spans to train on, and `literal` holds the spans of special
-    tokens that must stay text.
+    The argument `spans` holds the spans to train on. The argument `literal` holds the spans of
+    special tokens that must stay text.
     """
     return Marked(text.encode(), byte_edges(text, spans), byte_edges(text, literal) or ())
 
 
 def byte_edges(text: str, spans: Spans) -> list[int]:
-    """Return the starts and stops, in bytes of UTF-8, of `spans` of characters of `text`.
+    """Convert `spans` of characters to positions in the UTF-8 bytes of `text`.
+
+    The result is [start, stop, start, stop, ...].
 
     >>> byte_edges("éa", [(0, 1), (1, 2)])
     [0, 2, 2, 3]

@@ -143,9 +143,9 @@ class Prefixes:
     ) -> tuple[int, str]:  # fmt: skip
         """Return the position of the mark in the rendering of `messages`, and the text behind it.
 
-        The argument `marked` is the same messages with a mark in one of them. Raise `ValueError` if
-        the template fails, if the mark changes the rendering, or if it is not rendered exactly
-        once.
+        The sequence `marked` contains the same messages, with a mark in one of them. Raise
+        `ValueError` if the template fails, if the mark changes the rendering, or if it is not
+        rendered exactly once.
         """
         try:
             text = self._render(messages, prompt=prompt)
@@ -200,8 +200,9 @@ def _common(prompt: str, head: str | None, bare: str) -> str | None:
 
 
 def _marked(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return `message` with a mark in its first tool call or, without calls, in its content.
+    """Return a copy of `message` with a mark in its text.
 
+    The mark is put into the name of the first tool call, or into the content if there are no calls.
     Return None if there is no text to put the mark in.
     """
     content, calls = message.get("content"), message.get("tool_calls")
@@ -218,11 +219,11 @@ def _marked(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def trimmed_length(said: str, special_tokens: tuple[str, ...]) -> int:
-    """Return the length of `said` without the white space after a special token at its end.
+    r"""Return the length of `said`, without white space at the end that follows a special token.
 
-    >>> trimmed_length("Yes.<|im_end|>\\n", ("<|im_end|>",))
+    >>> trimmed_length("Yes.<|im_end|>\n", ("<|im_end|>",))
     14
-    >>> trimmed_length("Yes.\\n", ("<|im_end|>",))
+    >>> trimmed_length("Yes.\n", ("<|im_end|>",))
     5
     """
     bare = said.rstrip()

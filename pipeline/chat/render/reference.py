@@ -19,14 +19,15 @@ __all__ = ["CutError", "ReferenceRenderer", "Rendered", "with_thinking"]
 
 
 class CutError(RenderError):
-    """Error for a record with a special token as plain text, if the template cuts this text."""
+    """Error for a record that contains a special token as plain text, which the template splits."""
 
 
 class Rendered(NamedTuple):
-    """Text of one conversation, and spans of its characters, which are in order and do not overlap.
+    """Rendered text of one conversation, with spans of its characters.
 
-    The text in `spans` is trained on, and no span is empty. Each span in `literal` is a special
-    token that the record contains as plain text, and that must stay text.
+    The text in `spans` is trained on. Each span in `literal` is a special token that the record
+    contains as plain text, and that must stay text. Spans are in order, do not overlap, and are not
+    empty.
     """
 
     text: str
@@ -114,7 +115,8 @@ class ReferenceRenderer:
 def with_thinking(conversation: Conversation) -> Conversation:
     """Return `conversation` with a copy of each `reasoning_content` in a field `thinking`.
 
-    Templates read one of these fields. The library transformers makes the same copy.
+    Some templates read the first field, and others the second. The library transformers makes the
+    same copy.
     """
     for message in conversation.messages:
         if "reasoning_content" in message:

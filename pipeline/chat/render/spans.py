@@ -179,13 +179,15 @@ def _by_markers(
 ) -> list[Span]:  # fmt: skip
     """Return the spans of the messages with the indexes `chosen`, for a template with markers.
 
-    Markers give the spans of the assistant's messages, and prefixes the spans of other messages. If
-    only some messages of the assistant are chosen, it must be known which marked span belongs to
-    which message. If there is one marked span for each message of the assistant, and it contains
-    the words of this message, the spans are in the order of the messages. Otherwise, the messages
-    before each chosen message are rendered without it and then with it. The spans that are added
-    belong to the chosen message. Equal numbers of spans and messages alone prove nothing, because a
-    template may mark one message twice and another message never.
+    Messages of other roles than "assistant" are located by `prefixes`. If all messages of the
+    assistant are chosen, their spans are all marked spans. If only some are chosen, each message
+    must be matched with its marked spans:
+
+    - If there are as many marked spans as messages of the assistant, and each span contains the
+      words of its message, they match in order. The words are compared because a template may mark
+      one message twice and another never.
+    - Otherwise, the messages before a chosen message are rendered without it and then with it. The
+      spans that this adds belong to the chosen message.
     """
     marked = session.marked_spans(len(session.messages), text)
     roles = [message.get("role") for message in conversation.messages]

@@ -52,10 +52,10 @@ class Spelling:
         return counts
 
     def texts(self, values: Sequence[Any]) -> list[str]:
-        """Return the texts among `values`, and the texts in objects that may contain a token.
+        """Return the texts among `values`, and the texts inside objects that may contain a token.
 
-        Most objects are left out after a search of their JSON, because it contains no special
-        token. This takes a tenth of the time of visiting all their texts.
+        An object is first searched as one JSON text, and is left out if this contains no special
+        token. This takes a tenth of the time of visiting all its texts.
         """
         texts: list[str] = []
         for value in values:

@@ -1,1 +1,1 @@
-"""Chat templates: finding their text, the sandbox that runs them, and its limits."""
+"""Chat templates: where their text comes from, the sandbox that runs them, and its limits."""

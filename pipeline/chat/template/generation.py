@@ -1,9 +1,9 @@
 """The Jinja tag `{% generation %}`, with which templates mark the text that a model generates.
 
 The library transformers has the same tag (`return_assistant_tokens_mask`). In a rendering with
-marks, the extension puts one noncharacter of Unicode before this text and another after it. Both
-remain beside the text in macros, `set` blocks and concatenations. Without the marks, the rendering
-must be equal to a rendering that was made without marks. This proves the spans.
+marks, the extension puts one noncharacter of Unicode before this text and another after it. Macros,
+`set` blocks and concatenations keep both beside the text. If the marks are removed, the result must
+equal a rendering that was made without marks. This proves the spans.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _NONCHARACTERS = "".join(map(chr, range(0xFDD0, 0xFDF0)))
 class Generation(Extension):
     """Jinja extension for the tag `generation`.
 
-    It puts the text between the two characters of `environment.marks`, unless that is None.
+    If `environment.marks` is a pair of characters, the text in the tag is put between them. If it
+    is None, the text is unchanged.
     """
 
     tags = frozenset({"generation"})  # type: ignore[assignment]

@@ -60,8 +60,8 @@ class Budget:
     def make(self, characters: int) -> None:
         """Count `characters` characters of a text that is about to be made.
 
-        Raise `LimitError` if this text is too long, or if all texts of the rendering are too long
-        together.
+        Raise `LimitError` if this text is too long, or if the rendering has made too many
+        characters in all.
         """
         self.made -= characters
         if characters >> _LOOK >= self._weight:

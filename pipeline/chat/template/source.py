@@ -1,7 +1,7 @@
 """Resolution of the option `template` to the text of a chat template.
 
-If the tokenizer has no template, the option must name one. No template is guessed: a model tuned in
-a format different from the format of its training or of its later use is useless.
+If the tokenizer has no template, the option must name a template. No template is guessed, because a
+model that is tuned in the wrong format is useless.
 """
 
 from __future__ import annotations

@@ -226,8 +226,8 @@ class TracingEnvironment(ChatEnvironment):
     ) -> str:  # fmt: skip
         """Return the JSON text of `value`, which may be or contain unknown texts and objects.
 
-        Raise `RefusalError` if it contains unknown text, and the other arguments ask for JSON that
-        cannot be traced.
+        Raise `RefusalError` if JSON with these options cannot be traced. For example, a list that
+        contains unknown text cannot be written with an indent.
         """
         if isinstance(separators, list):
             separators = tuple(separators)

@@ -1,9 +1,9 @@
-"""Renderer for conversations by a chat template, with the spans that are trained on.
+"""Rendering of conversations with a chat template, and the spans of the text that are trained on.
 
-The text is the same as that of `apply_chat_template` in transformers for the whole conversation.
-The spans are the texts between generation markers or, without markers, the text that each trained
-message adds to the rendering of the messages before it. If a span cannot be proved, the record is
-refused. The result for a record does not depend on earlier records.
+The text is what `apply_chat_template` in transformers returns for the whole conversation. The spans
+are the texts between generation markers. If the template has no markers, the span of a trained
+message is the text that this message adds to the rendering of the messages before it. If a span
+cannot be proved, the record is refused. The result for a record does not depend on earlier records.
 
 A rendering takes about 3 us if an earlier conversation had the same structure and the template only
 inserts its texts (specialize.py). Otherwise it takes 50 to 150 us (render/reference.py).
@@ -88,12 +88,11 @@ class Renderer:
     def fill(
         self, conversations: Sequence[Conversation], turns: PlainTurns | None = None
     ) -> list[Filled | None]:
-        """Return the rendering of each conversation, or None where the template must be run.
+        """Return the rendering of each conversation, or None if it must be rendered by `render`.
 
-        The template need not be run for a plain conversation of known structure without special
-        tokens in its texts. All other conversations must be rendered by `render`. The argument
-        `turns` holds the turns of all `conversations` if they are known to be plain, or is None.
-        This takes 2 us per conversation.
+        Only plain conversations without special tokens in their texts are rendered here, and only
+        if their structure is known. This takes 2 us per conversation. If all `conversations` are
+        known to be plain, `turns` may hold their turns.
         """
         found: list[Filled | None] = [None] * len(conversations)
         for key, group in grouped(conversations, turns).items():
@@ -158,10 +157,10 @@ class Renderer:
         return None if literal is None else filled._replace(literal=literal or ())
 
     def _render_new(self, found: _Analyzed) -> Marked:
-        """Return the rendering, by the reference renderer, of a record that fits no specialization.
+        """Render a record that fits no specialization, using the reference renderer.
 
-        From the second record of a structure on, a specialization is also made for later records.
-        If the reference renderer cannot prove the spans, a specialization is tried, because it can
+        If the record is not the first of its structure, also make a specialization for later
+        records. If the reference renderer cannot prove the spans, try a specialization, which can
         prove more spans. Raise `RenderError` if both fail.
         """
         try:
@@ -180,10 +179,9 @@ class Renderer:
     def _specialize(self, found: _Analyzed, expected: Marked | None) -> Marked | None:
         """Make a specialization for the record `found`, and return what it renders for this record.
 
-        The specialization is stored if it gives the text of the reference renderer and, if
-        `expected` is given, the same spans. Otherwise, it is recorded that similar records have no
-        specialization, and None is returned. The result is also None if the specialization is valid
-        but cannot render this record.
+        Store the specialization if it gives the text of the reference renderer and, if `expected`
+        is given, the same spans. Otherwise, record that similar records have no specialization, and
+        return None. Also return None if the specialization is stored but cannot render this record.
         """
         trace = Trace(found.values)
         specialization = filled = None

@@ -1,11 +1,12 @@
-"""Specializations: the output of a template for conversations of one structure, in pieces.
+"""Specializations: the output of a template for all conversations of one structure.
 
-A specialization is made by running the template on symbolic text (symbolic.py). Its spans are
-proved in the same way as those of single records (prefixes.py, spans.py), but on symbolic text, so
-the proofs hold for all texts. If the template asks a question about a text, a specialization is
-valid for records that give the same answer, and records with another answer have their own
-specialization. The reference renderer also renders the record from which a specialization was made,
-and must give the same text. Filling in the texts of a record takes about 1 us.
+A specialization has gaps for the texts of a record. It is made by running the template on symbolic
+text (symbolic.py). Its spans are proved in the same way as those of single records (prefixes.py,
+spans.py), but on symbolic text, so the proofs hold for all texts. If the template asks a question
+about a text, a specialization is valid only for records that give the same answer. Records with
+another answer need their own specialization. The reference renderer also renders the record from
+which a specialization was made, and must give the same text. Filling in the texts of a record takes
+about 1 us.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ class Specialization:
     """Rendering with gaps for the texts of a record.
 
     The list `pieces` holds the text in UTF-8, cut at every edge of a span and around every text of
-    the record. For these texts, it holds b"". Each pair in `places` is the index of such an empty
-    piece and the index of the value that is put there.
+    the record. A text of the record is a gap: the piece b"". A pair (i, j) in `places` means that
+    value j is filled into piece i.
 
-    The first piece is always empty, so piece i starts at the total size of the pieces 0 to i - 1,
-    which is item i - 1 of the running sum of sizes. The tuple `edges` holds, for each start and
-    stop of a span, the index of its position in this running sum. The tuple `open_ended` holds the
-    indexes of spans that may be empty or end in white space, depending on the texts. The flag
-    `is_mixed` is true if values contain words of the template.
+    A position in the filled text is given as the index i of a piece: it is the end of this piece.
+    Piece 0 is always empty, so index 0 is the start of the text. The tuple `edges` holds the start
+    and stop of each span in this form. The tuple `open_ended` holds the indexes of spans that may
+    be empty or end in white space, depending on the texts. The flag `is_mixed` is true if values
+    contain words of the template.
     """
 
     pieces: list[bytes]
@@ -117,9 +118,9 @@ class Specialization:
         return pieces
 
     def _close(self, text: bytes, edges: list[int]) -> bool:
-        """Cut white space after special tokens off the ends of the `open_ended` spans in `edges`.
+        """Remove white space after special tokens from the ends of the `open_ended` spans.
 
-        The list `edges` is changed in place. Return False if one of these spans is empty, else
+        The list `edges` is changed in place. Return False if one of these spans is empty, otherwise
         True.
         """
         for span in self.open_ended:
@@ -173,10 +174,10 @@ def _is_value(character: str) -> bool:
 class Entry(NamedTuple):
     """Specialization, with the steps that show whether it fits a record.
 
-    A step consists of a function, a getter that takes the first argument of the function from the
-    values, the other arguments of the function, and the expected answer. If the answer is None, the
-    function's result is appended to the values instead. If `specialization` is None, the reference
-    renderer renders the records that fit.
+    A step is a tuple (function, getter, args, answer), and its result for a record is
+    function(getter(values), *args). If `answer` is None, the result is appended to the values.
+    Otherwise, the record fits only if bool(result) is `answer`. If `specialization` is None, the
+    reference renderer renders the records that fit.
     """
 
     steps: Sequence[_CompiledStep]
@@ -343,7 +344,7 @@ class Specializer:
         )  # fmt: skip
 
     def _may_trim(self, symbolic: str, span: Span) -> bool:
-        """Return whether texts can make `span` end in white space after a special token."""
+        """Return whether some texts make `span` end in white space after a special token."""
         if self._template.has_markers or self._train_on == "all" or not self._special_tokens:
             return False
         said = symbolic[slice(*span)]
@@ -392,8 +393,8 @@ class _SymbolicPrefixes(Prefixes):
     """Positions of messages for templates that change an answer if other messages follow.
 
     For example, some templates remove the thoughts of earlier answers. Symbolic text shows where
-    the texts of the answer are. The span of the answer ends behind the last of these texts and the
-    words that the template writes after it. These words are taken from the rendering in which the
+    the texts of an answer are. The span of the answer ends after the last of these texts and the
+    words that the template writes behind it. These words are known from the rendering in which the
     answer is the last message.
     """
 

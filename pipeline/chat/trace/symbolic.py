@@ -5,11 +5,11 @@ Templates rarely examine the texts of a record. They insert them between their o
 represents a text of a record. A template that runs on symbolic text gives symbolic text: its own
 words around the unknown texts, for all records of one structure at once.
 
-If a template learns something about an unknown text, this is recorded as a question, with the
-answer for the current record. If it computes a new text from an unknown text, this is recorded as
-an operation, and the result is a derived text. Every other access raises `RefusalError`. For each
-record that gives the same answers, replacing the characters by its texts therefore gives the
-rendering by the template.
+If a template learns something about an unknown text (for example, whether it starts with a space),
+this is recorded as a question, with the answer for the current record. If the template computes a
+new text from an unknown text, this is recorded as an operation, and the result is a derived text.
+Every other access raises `RefusalError`. Another record that gives the same answers therefore has
+the same rendering, with the characters replaced by its own texts.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class SymbolicText(str):  # noqa: PLW1641 (its hash refuses: see below)
-    """Text with unknown parts. As a `str`, it has one character in the place of each part."""
+    """Text with unknown parts. As a `str`, it contains one character for each unknown part."""
 
     __slots__ = ("_trace",)
     _trace: Trace
