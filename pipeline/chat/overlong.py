@@ -112,8 +112,9 @@ class Cutter:
     ) -> Parts:
         """Return the parts that have a token to train on.
 
-        If all parts of a document have none, the record of this document is added to `refused`.
-        A record of preferences is refused if even one of its answers has none.
+        If no part of a document has such a token, the record of this document is added to
+        `refused`. A record of preferences is therefore refused if one of its answers has no token
+        to train on.
         """
         edges = np.stack([parts.starts, parts.stops], 1).reshape(-1)
         # `reduceat` needs a token at each edge: the added 0 is for the end of the last part. Its

@@ -8,10 +8,15 @@ This takes two renderings per message.
 
 Some templates change the text before a message if other messages follow. For example, Mistral's
 template prints the tools before the last question. For such templates, a mark is inserted in the
-words of the message before the answer, and three conversations are rendered with it: the messages
-before the answer, with the generation prompt; the messages up to and including the answer; and the
-whole conversation. In each rendering, the text behind the mark must begin with the text behind the
-mark in the previous rendering. Otherwise the record is refused.
+message before the answer, and only the text behind the mark is compared. Three conversations are
+rendered with the mark:
+
+1. the messages before the answer, with the generation prompt
+2. the messages up to and including the answer
+3. the whole conversation
+
+The text behind the mark must begin, in renderings 2 and 3, with the text behind the mark in the
+rendering before. Otherwise the record is refused.
 """
 
 from __future__ import annotations
