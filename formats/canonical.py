@@ -1,8 +1,9 @@
 r"""Canonical JSON: the form in which values are hashed.
 
-Keys are sorted, there is no white space, and text is ASCII with `\uXXXX` escapes. Numbers are those
-of RFC 8259, so NaN and infinities are refused. Integers may have any size. Floats are written as
-Python's `repr` writes them, with the fewest digits that read back as the same double.
+Keys are sorted, there is no white space, and text is ASCII with `\uXXXX` escapes. NaN and
+infinities are refused, because JSON has no such numbers (RFC 8259). Integers may have any size.
+Floats are written as Python's `repr` writes them, with the fewest digits that read back as the same
+double.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class IntegrityError(DataprepError):
 def damaged_file(problem: str, where: str, code: str) -> IntegrityError:
     """Return the error about the dataset file `where`, which differs from what was built.
 
-    The error has this `problem` and `code`, and advises to restore the file or to build again.
+    The error has this `problem` and `code`. It advises restoring the file or building again.
     """
     return IntegrityError(problem, where=where, code=code, remedy=RESTORE)
 

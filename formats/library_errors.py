@@ -35,8 +35,8 @@ def decoding(
     """Raise an `InputError` about the file `where` if a library raises an exception in the block.
 
     The message says that the file is not a readable `what`. Errors of dataprep, I/O and permission
-    errors, lack of memory and signals pass unchanged. If code of dataprep also runs in the block,
-    use `of` to convert only the exception types of the library.
+    errors, lack of memory and signals pass unchanged. Only exceptions of the types `of` are
+    converted, so name the types of the library if the block also runs code of dataprep.
     """
     try:
         yield

@@ -5,8 +5,8 @@ appears under its final name only when it is complete and on stable storage. If 
 publish to the same name, exactly one succeeds. A failure of the operating system is raised as a
 `StorageError` that names the path.
 
-Files are written by calls of `write` in a loop, because `tofile` of numpy hides the reason of a
-failure, and stores to a writable memmap on a full disk end the process with SIGBUS.
+Files are written with a loop of `os.write` calls. numpy's `tofile` hides the cause of a failure,
+and writing to a memory map on a full disk kills the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -323,8 +323,8 @@ def _copy_file(source: Path, target: Path) -> None:
 def publish_directory(source: Path, target: Path, *, durable: bool = True) -> None:
     """Rename the directory `source` to `target`. Raise `BusyError` if `target` is not empty.
 
-    rename(2) replaces an empty directory only, so exactly one of several publishers succeeds. With
-    `durable`, the new name is forced to stable storage.
+    The system call rename(2) replaces only an empty directory, so if several builds publish to
+    `target`, exactly one succeeds. With `durable`, the new name is forced to stable storage.
     """
     with storage_errors(target):
         try:
@@ -343,10 +343,11 @@ def publish_directory(source: Path, target: Path, *, durable: bool = True) -> No
 def publish_file(source: Path, target: Path) -> None:
     """Give the file `source` the name `target`. Raise `BusyError` if `target` exists.
 
-    The content of `source` must already be on stable storage. link(2) never replaces a file, so
-    exactly one of several publishers succeeds. A file system without hard links needs two steps: a
-    check that `target` does not exist, and a renaming. A `target` that is created in between is
-    replaced.
+    The content of `source` must already be on stable storage. The system call link(2) never
+    replaces a file, so if several processes publish to `target`, exactly one succeeds.
+
+    If the file system has no hard links, the function checks that `target` does not exist, and then
+    renames `source`. A `target` that is created between these two steps is replaced.
     """
     with storage_errors(target):
         try:
@@ -379,8 +380,8 @@ def replace_file(source: Path, target: Path, *, durable: bool = True) -> None:
 def replace_directory(source: Path, target: Path) -> None:
     """Rename the directory `source` to `target`, and remove the directory that was there.
 
-    On Linux and local file systems this is one atomic exchange. Elsewhere it takes two renames,
-    between which `target` does not exist. Readers that mapped the old files can still use them.
+    On local file systems of Linux this is one atomic exchange. Elsewhere two renames are needed,
+    and `target` does not exist between them. Readers that mapped the old files can still use them.
     """
     with storage_errors(target):
         if _exchange(source, target):

@@ -1,12 +1,13 @@
 """Index files: int64 vectors as `.pt` files that torch.load reads, without importing torch.
 
-Importing torch takes over a second, and its loader runs a pickle. The archive of a vector is small
-and fixed: a head that depends on the count alone, the numbers, and a tail that depends on the count
-and the CRC-32 of the numbers. This module writes such an archive, with equal bytes for equal
-numbers, and reads one by comparing head and tail with the bytes that it would have written. In an
-archive that torch.save wrote, the central directory gives the position of the numbers, and the
-pickle is searched but never run. Nothing is decompressed. The call
-`torch.load(path, weights_only=True, mmap=True)` opens the file.
+Importing torch takes over a second, and its loader runs a pickle. The archive of a vector has a
+fixed form: a head that depends only on the count, the numbers, and a tail that depends on the count
+and the CRC-32 of the numbers. This module writes such archives. Equal numbers give equal bytes. To
+read an archive, it compares head and tail with the bytes that it would have written.
+
+Archives that torch.save wrote can also be read. Their central directory gives the position of the
+numbers, and their pickle is searched but never run. Nothing is decompressed. torch itself opens an
+index file with `torch.load(path, weights_only=True, mmap=True)`.
 
 Formats: https://github.com/pytorch/pytorch/blob/main/docs/source/notes/serialization.rst and
 https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (sections 4.3 and 4.5.3)

@@ -1,9 +1,9 @@
-"""`.npy` headers, written and read without the pickle code of numpy.
+"""`.npy` headers, written and read without numpy's pickle code.
 
 Only version 1.0, C order and the little-endian types of datasets are accepted, and the header must
-describe exactly the file that contains it. The size of the header follows from the size of the
-file, and must agree with the length field of the header. The number of padding spaces does not
-matter. See https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+describe exactly the file that contains it. The header size is computed from the file size, and must
+agree with the length field of the header. The number of padding spaces does not matter. See
+https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def file_size(dtype: str, shape: tuple[int, ...], align: int = ALIGN) -> int:
 def begin(size: int, dtype: str, shape: tuple[int, ...]) -> int | None:
     """Return the byte offset of the numbers of an array in a .npy file of `size` bytes.
 
-    Return None if the numbers would leave no valid size for the header. Then the file does not hold
-    this array.
+    Return None if the file cannot hold this array, because the bytes that remain for the header are
+    not a valid header size.
 
     >>> begin(128 + 24, "<u8", (3,)), begin(100 + 24, "<u8", (3,))
     (128, None)
@@ -80,7 +80,7 @@ def begin(size: int, dtype: str, shape: tuple[int, ...]) -> int | None:
 
 
 def describes(found: bytes, dtype: str, shape: tuple[int, ...]) -> bool:
-    """Return whether the bytes `found` are a whole header for an array of `dtype` and `shape`."""
+    """Return whether the bytes `found` are a complete header for a `shape` array of `dtype`."""
     length = len(found) - len(_MAGIC) - 2
     return (
         length >= 0
@@ -92,8 +92,8 @@ def describes(found: bytes, dtype: str, shape: tuple[int, ...]) -> bool:
 def check(found: bytes, size: int, dtype: str, shape: tuple[int, ...], *, where: str) -> None:
     """Raise `IntegrityError` about `where` unless a file holds an array of `dtype` and `shape`.
 
-    The file has `size` bytes. The argument `found` holds its first bytes, as many as `begin`
-    returns, and is empty if `begin` returns None.
+    The file has `size` bytes. The argument `found` holds the first `begin(size, dtype, shape)`
+    bytes of the file, or nothing if `begin` returns None.
     """
     if begin(size, dtype, shape) != len(found) or not describes(found, dtype, shape):
         problem = f"expected a .npy array of type {dtype} and shape {shape}"

@@ -48,7 +48,7 @@ def other_layout_of(path: Path) -> OtherLayout | None:
 def refuse_other_layout(path: Path) -> None:
     """Raise `InputError` (E_LAYOUT) if `path` is in the layout of another system.
 
-    The error advises a command that converts the data.
+    The error suggests a command that converts the data.
     """
     found = other_layout_of(path)
     if found is None:

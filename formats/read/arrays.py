@@ -1,7 +1,7 @@
 """Datasets of named arrays, read with numpy alone.
 
-Rows are read by their numbers, and a split is a list of row numbers. Rows are returned as copies. A
-batch of rows is gathered by one fancy index over all shards (see `mapped`).
+A split is a list of row numbers. Rows are read by number and returned as copies. One fancy index
+over all shards gathers the rows of a batch (see `mapped`).
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class NamedArray:
     def take_known(self, rows: Rows) -> Array:
         """Return the same as `take`, but do not check the row numbers.
 
-        For a row number out of range, the result contains some other row.
+        If a row number is out of range, the result contains some other row in its place.
         """
         if len(rows) == 0 or self._width == 0:
             return np.empty((len(rows), *self.row_shape), self.dtype)

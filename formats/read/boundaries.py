@@ -30,9 +30,9 @@ _NONE = np.empty(0, np.int64)
 class Parts:
     """The parts of documents that lie in some windows: int64 arrays with one entry for each part.
 
-    If the windows are concatenated, the `length` tokens from position `begin` on are a part of
-    document `document` of the split. Each part lies in one window, a document without tokens has no
-    part, and together the parts cover all windows.
+    In the concatenated windows, the tokens at positions `begin[k]` to `begin[k] + length[k] - 1`
+    belong to document `document[k]` of the split. Each part lies in one window, and together the
+    parts cover all windows. A document without tokens has no part.
     """
 
     begin: Counts
@@ -51,9 +51,9 @@ class Parts:
 class _Pieces:
     """Windows cut at the ends of shards: int64 arrays with one entry for each piece, in order.
 
-    A piece consists of the tokens at positions `begin` to `last` (inclusive) of shard `shard`. It
-    begins at position `at` of the concatenated windows. If all pieces lie in one shard, as in most
-    batches, `shard` is an int.
+    Piece k consists of the tokens at positions `begin[k]` to `last[k]` (inclusive) of shard
+    `shard[k]`. It begins at position `at[k]` of the concatenated windows. If all pieces lie in one
+    shard, as in most batches, `shard` is an int.
     """
 
     shard: Counts | int
@@ -66,10 +66,9 @@ class _Pieces:
 class Boundaries:
     """Offsets of the documents of a split, looked up in the files of its shards.
 
-    The arrays `token_base` and `document_base` [shards + 1] hold the position of the first token
-    and the index of the first document of each shard. Their last entries are the total numbers of
-    tokens and documents. The function `offsets(shard)` returns the uint64 array in the file
-    `files[shard]`.
+    Shard k begins at position `token_base[k]` of the split, with document `document_base[k]`. Both
+    arrays are [shards + 1] and end with the total number of tokens or documents. The function
+    `offsets(shard)` returns the uint64 array in the file `files[shard]`.
     """
 
     token_base: Counts
@@ -118,10 +117,9 @@ class Boundaries:
         )  # fmt: skip
 
     def _bisect(self, pieces: _Pieces) -> tuple[Counts, Counts]:
-        """Return two arrays with an entry for each piece: its first document, and its last + 1.
+        """Return, for each piece, its first document and its last document + 1: two arrays.
 
-        Documents are indices that count from 0 in each shard. Raise `IntegrityError` for damaged
-        offsets.
+        A document is given by its index in its shard. Raise `IntegrityError` for damaged offsets.
         """
         # uint64 like the offsets: int64 keys would make numpy convert the whole array to float64.
         keys = np.concatenate([pieces.begin, pieces.last]).view(np.uint64).reshape(2, -1)
@@ -163,7 +161,7 @@ def _groups(shard: Counts | int) -> Iterator[tuple[int, Any]]:
 
 
 def steps(begins: Counts, stop: int) -> Counts:
-    """Return the distance from each of `begins` to the next, and from the last to `stop`."""
+    """Return the distances from each of `begins` to the next, and from the last to `stop`."""
     out = np.empty_like(begins)
     np.subtract(begins[1:], begins[:-1], out=out[:-1])
     out[-1] = stop - begins[-1]
@@ -173,8 +171,8 @@ def steps(begins: Counts, stop: int) -> Counts:
 def ragged(first: Counts, stop: Counts) -> tuple[Counts, Counts, Counts]:
     """Concatenate the ranges first[i] .. stop[i] - 1, where stop[i] >= first[i].
 
-    Return three arrays: the index i of the range of each entry, the entries, and the position in
-    the result at which each range begins.
+    Return three arrays: the index i of each entry's range, the entries themselves, and the position
+    in the result at which each range begins.
 
     >>> [found.tolist() for found in ragged(np.array([5, 9, 2]), np.array([7, 9, 5]))]
     [[0, 0, 2, 2, 2], [5, 6, 2, 3, 4], [0, 2, 2]]

@@ -43,8 +43,8 @@ def open_dataset(path: str | os.PathLike[str], *, io: ReadBy | None = None) -> D
     The argument `io` selects how data is read. The data is the same in all cases.
 
     - ``"mmap"`` maps the files, which is fastest. If the disk cannot read a block, or a file is
-      truncated while it is read, the process ends with SIGBUS. File sizes are compared at most
-      every 10 ms, and an error is raised if the comparison detects a truncated file first.
+      truncated while it is read, the process ends with SIGBUS. File sizes are checked at most every
+      10 ms. If this check finds a truncated file before it is read, it raises an error instead.
     - ``"pread"`` maps nothing, and takes about 2 microseconds more for each window. A block that
       the disk cannot read raises a `StorageError`, and a truncated file an `IntegrityError`. Use
       it for network file systems and FUSE, where maps are a hazard.
@@ -284,9 +284,9 @@ class Split:
     def record_ids(self) -> npt.NDArray[np.int64] | RecordIds:
         """Record id of each document: int64 [documents].
 
-        The result is an array, mapped if `io` is ``"mmap"``. But if each shard has its own file of
-        ids (``entry.index`` is None), the result is a `RecordIds`, which reads ids on demand and
-        which `np.asarray` converts to an array.
+        If ``entry.index`` names one file for the whole split, this is an array, mapped if `io` is
+        ``"mmap"``. Otherwise each shard has its own file of ids, and this is a `RecordIds`. A
+        `RecordIds` reads ids on demand, and `np.asarray` converts it to an array.
         """
         if self.entry.index is not None:
             return self.dataset.files.index(self.entry.index, self.documents)

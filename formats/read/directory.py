@@ -27,7 +27,7 @@ SplitT = TypeVar("SplitT")
 def open_directory(
     path: str | os.PathLike[str], io: ReadBy | None, load: Callable[[Path], ManifestT]
 ) -> tuple[Path, ManifestT, BuildGuard, ReadBy]:
-    """Check the dataset at `path` and return the arguments with which to make an `OpenDirectory`.
+    """Check the dataset at `path` and return the arguments for the constructor of `OpenDirectory`.
 
     The function `load` reads and validates config.json. Raise `IntegrityError` unless every file
     has the size that config.json says.
@@ -49,9 +49,9 @@ def open_directory(
 class OpenDirectory(Generic[ManifestT, SplitT]):
     """An open dataset: its manifest, its files, and its splits by name.
 
-    Each process maps or opens a file when it first uses the file. All splits share the files, and a
-    pickle does not contain them. ``dataset["train"]`` is a split, and iteration yields the names of
-    the splits.
+    Each process maps or opens a file on first use. All splits share the open files, and a pickle of
+    the dataset does not contain them. ``dataset["train"]`` is a split, and iteration yields the
+    names of the splits.
     """
 
     splits: Mapping[str, SplitT]
@@ -123,8 +123,8 @@ def reopen(
 ) -> OpenDirectory[Any, Any]:
     """Return the dataset in `path`, opened by `opener`. Unpickling a dataset calls this function.
 
-    Raise `IntegrityError` if the dataset was replaced: the digest of config.json is no longer
-    `self_sha256`.
+    Raise `IntegrityError` if the dataset was replaced, so that the digest of its config.json is no
+    longer `self_sha256`.
     """
     dataset = opener(path, io=io)
     require_same(path, self_sha256, dataset.manifest.self_sha256)

@@ -6,17 +6,18 @@ its position in the range on first use. A map costs no descriptor, so tens of th
 possible (the kernel limits maps by vm.max_map_count, 65,530). Each file is first mapped elsewhere
 as a test, because a failure inside the range may leave a hole, where other memory could be mapped.
 
-A file starts at a multiple of the page size, and its header has the same length in all files. If
-the distances between files are also multiples of the row size, all rows of all files are lines of
-one table that begins after the first header. The lines in gaps between files are never read.
-Gathering rows from a thousand files then costs as much as from one file: one addition and a copy.
+Each file starts at a multiple of the page size, and all headers have the same length. If the
+distances between files are also multiples of the row size, all rows of all files are lines of one
+table that begins after the first header. The lines in gaps between files are never read. Gathering
+rows from a thousand files then costs as much as from one file: one addition and a copy.
+
 Addresses are limited, and the least common multiple of page and row size may be large: 3 GiB for a
 page of 2 MiB and a row of 6,148 bytes. If the table would need more than twice the addresses of the
-files, the small page size is used. If that is still too much, there is no table.
+files, pages of the smallest size are used. If that is still too much, there is no table.
 
-A block that the disk cannot read, or a mapped file that is truncated, ends the process with SIGBUS.
-`MappedFiles` therefore compares the file sizes from time to time. This does not help with a bad
-disk, or with a file that is truncated between two checks: use `PreadFiles` where that matters.
+If the disk cannot read a block, or a mapped file is truncated, the process ends with SIGBUS.
+`MappedFiles` therefore compares the file sizes from time to time. This does not help if the disk
+is bad, or if a file is truncated between two checks: use `PreadFiles` where that matters.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class MappedFiles:
     def windows(self, length: int) -> Numbers | None:
         """See `NumberSource`.
 
-        Return None until all files are mapped, and when a size check is due.
+        Also return None until all files are mapped, and when a size check is due.
         """
         maps = self._maps
         if maps is None or maps.missing or time.monotonic() >= maps.check_at:
@@ -135,7 +136,7 @@ class MappedFiles:
         return maps
 
     def _ready(self, shards: Positions | int) -> _Maps:
-        """Return the range of addresses, after mapping those files of `shards` that are not mapped.
+        """Map those files of `shards` that are not mapped yet, and return the range of addresses.
 
         Raise `StorageError` if a file cannot be mapped or there are not enough addresses.
         """
@@ -152,8 +153,8 @@ class MappedFiles:
     def _reserve_again(self, shards: Positions | int) -> _Maps:
         """Return a newly reserved range, because `close` has dropped the old one.
 
-        Two threads may reserve a range each. Raise `StorageError` if there are not enough
-        addresses.
+        It does no harm if two threads reserve a range each. Raise `StorageError` if there are not
+        enough addresses.
         """
         try:
             return self._reserve()
@@ -260,8 +261,8 @@ class _Maps:
     def add(self, descriptor: int, place: int, size: int) -> None:
         """Map a file of `size` bytes at offset `place` of the range. `descriptor` is the open file.
 
-        Two threads may map the same file. Raise `OSError` if the file cannot be mapped or the
-        kernel allows no more maps.
+        It does no harm if two threads map the same file. Raise `OSError` if the file cannot be
+        mapped or the kernel allows no more maps.
         """
         if self.torn:  # found by another thread
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
@@ -308,8 +309,8 @@ class _Range:
 def _probe(descriptor: int) -> None:
     """Raise `OSError` if the file cannot be mapped, like some files on FUSE and all in /sys.
 
-    Mapping a file in the middle of the reserved range turns one map into three. The function
-    therefore tests whether the kernel allows two more maps.
+    The file is mapped twice elsewhere and unmapped again. Two maps are tested because mapping a
+    file in the middle of the reserved range turns one map into three.
     """
     size, found = mmap.PAGESIZE, list[int]()
     try:
@@ -375,9 +376,9 @@ def _placed(sizes: Positions, unit: int) -> tuple[Positions, int]:
 def lines_of(places: Positions, first_rows: Positions, row: int) -> Positions | None:
     """Return, for each file, the number to add to a row number to get the row's line in the table.
 
-    The table (see the module) has lines of `row` bytes. The array `places` holds the offset of each
-    file's rows in the table, and `first_rows` the number of each file's first row. Return None if
-    there is no table, because `row` is 0 or an offset is not a multiple of `row`.
+    The table is explained in the module's docstring, and its lines have `row` bytes. The rows of
+    file k begin at byte `places[k]` of the table, with row number `first_rows[k]`. Return None if
+    there is no table, because `row` is 0 or a value in `places` is not a multiple of `row`.
     """
     if not row or (places % row).any():
         return None

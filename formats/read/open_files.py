@@ -33,7 +33,7 @@ ReadBy = Literal["mmap", "pread"]
 class Files:
     """The files of the dataset at `path`, with their manifest entries by name in `entries`.
 
-    All splits and arrays of the dataset share them.
+    All splits and arrays of the dataset share one such object.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class Files:
     def source(
         self, names: Sequence[str], dtype: str, counts: Sequence[int], width: int = 1
     ) -> NumberSource:
-        """Return a `NumberSource` for the last `counts[k]` numbers of each file `names[k]`.
+        """Return a `NumberSource` for the numbers in the files `names`.
 
-        Each file holds whole rows of `width` numbers, after a header that is compared with the
-        manifest when the file is opened. The files are mapped if `io` is ``"mmap"`` and there are
-        enough addresses, otherwise read.
+        The file `names[k]` ends with `counts[k]` numbers in whole rows of `width` numbers. A header
+        before them is compared with the manifest when the file is opened. The files are mapped if
+        `io` is ``"mmap"`` and there are enough addresses, otherwise read.
         """
         files = self.read_from(names, dtype, counts, width)
         if self.io == "mmap":

@@ -41,9 +41,9 @@ _NOWHERE = (1 << 63) - 1  # above any place; negative after adding a start of 1 
 
 
 class NumberSource(Protocol):
-    """Protocol for the files that hold a stream. Positions count from the start of a shard.
+    """Protocol for reading the numbers of a stream from its files.
 
-    The numbers of a shard are in one file.
+    The numbers of a shard are in one file. Positions count from the start of a shard.
     """
 
     dtype: np.dtype[Any]
@@ -68,9 +68,10 @@ class NumberSource(Protocol):
     def copy(
         self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
     ) -> None:
-        """Copy `lengths[k]` >= 1 numbers, for all k, to position `at[k]` of `out`.
+        """Copy pieces of shards to `out`.
 
-        They are copied from position `local[k]` of shard `shards[k]`.
+        Piece k has `lengths[k]` >= 1 numbers. It begins at position `local[k]` of shard
+        `shards[k]`, and is copied to position `at[k]` of `out`.
         """
         ...
 
@@ -81,9 +82,9 @@ class NumberSource(Protocol):
     def windows(self, length: int) -> Numbers | None:
         """Return all windows of `length` numbers in the range of addresses that holds the files.
 
-        Each window is one element of the result. Window `first[k] + i` begins at number `i` of
-        shard `k` (see the attribute `first`). Return None if files must be opened or checked first,
-        or are not in one range.
+        Each window is one element of the result. The window that begins at number `i` of shard `k`
+        is element `first[k] + i` (see the attribute `first`). Return None if files must be opened
+        or checked first, or are not in one range.
         """
         ...
 
@@ -202,8 +203,9 @@ class Stream:
     def _at_once(self, starts: Positions, length: int) -> Positions | None:
         """Return the position of each window in the range of addresses.
 
-        Return None if a window is outside the stream or runs over the end of a shard. Also return
-        None if there is no table for `length` yet: it is made when two calls in a row use `length`.
+        Return None if a window is outside the stream or runs over the end of a shard. The positions
+        are looked up in a table for `length`, which is made when two consecutive calls use the same
+        `length`. Also return None if there is no table yet.
         """
         known = self._known_places(length)
         return known.of(starts) if known is not None else None
@@ -365,10 +367,10 @@ class Cuts:
 class WindowPlaces:
     """Positions of windows of `length` numbers in a range of addresses that holds all shards.
 
-    Shards begin at `base` [shards + 1] in the stream and at `first` [shards] in the range (int64).
-    A shard has two edges: its start, and the first start of a window that runs over its end and
-    therefore has no position in the range. For all starts between two edges, the position in the
-    range is the start plus the same shift. A table holds these shifts.
+    Shard k begins at `base[k]` in the stream and at `first[k]` in the range. A window that starts
+    at `s` in the stream and lies in shard k is at ``s + first[k] - base[k]`` in the range. A window
+    that runs over the end of a shard has no position in the range. `base` is int64 [shards + 1],
+    and `first` is int64 [shards].
 
     >>> places = WindowPlaces(np.array([0, 10, 14]), np.array([100, 200]), length=4)
     >>> places.of(np.array([0, 6, 10])).tolist()
@@ -389,18 +391,19 @@ class WindowPlaces:
         self._near: tuple[np.int64, Positions] | None = None  # computed for the first large batch
 
     def of(self, starts: Positions) -> Positions | None:
-        """Return the position of each window in the range, or None unless each lies in one shard.
+        """Return the position of each window in the range, or None.
 
-        The array `starts` must not be empty. Its values may be outside the stream.
+        The result is None unless every window lies in one shard. The array `starts` must not be
+        empty. Its values may be outside the stream.
         """
         at = self._at(starts)
         return at if unsigned_max(at) <= self._last else None
 
     def each(self, starts: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
-        """Return the position of each window in the range, and a mask of windows within one shard.
+        """Return the position of each window in the range, and a bool array: True if it is valid.
 
-        The values of `starts` [k] may be outside the stream. If a window does not lie in one shard,
-        its position in the range has no meaning.
+        The position of a window is valid if the window lies in one shard. The values of `starts`
+        [k] may be outside the stream.
 
         >>> places = WindowPlaces(np.array([0, 10, 14]), np.array([100, 200]), length=4)
         >>> places.each(np.array([6, 7, 10]))[1].tolist()
@@ -423,8 +426,8 @@ class WindowPlaces:
     def _make_near(self) -> tuple[np.int64, Positions]:
         """Set `_near` and return it: a number of bits, and an array of shifts.
 
-        The entry ``start >> bits`` of the array is the shift for a `start`. It is `_NOWHERE` if
-        starts with the same entry have different shifts.
+        A window at `start` in the stream is at ``start + array[start >> bits]`` in the range. An
+        entry is `_NOWHERE` if it stands for starts that need different shifts.
         """
         pieces = max(_PIECES, min(_MOST_PIECES, _PIECES_OF_EDGES * len(self._edges)))
         bits = max(0, (self._total - 1).bit_length() - pieces.bit_length() + 1)

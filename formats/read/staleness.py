@@ -50,7 +50,7 @@ class BuildGuard:
     def open(self, opener: Callable[[], Found]) -> Found:
         """Return the result of `opener`, a function that opens or reads files in the directory.
 
-        The method ensures that these files belong to the guarded build. If the dataset is replaced
+        The files certainly belong to the build that this object guards. If the dataset is replaced
         while `opener` runs, `opener` is called again. Raise `IntegrityError` if the directory now
         holds a different build, or if the dataset is replaced again and again.
         """
@@ -79,9 +79,10 @@ class BuildGuard:
 
 
 def require_same(directory: Path, expected: str, found: str) -> None:
-    """Raise `IntegrityError` unless `expected` and `found`, digests of config.json, are equal.
+    """Raise `IntegrityError` unless the two digests of config.json are equal.
 
-    Recipe ids would not suffice, because two builds of one recipe may differ in their files.
+    The digest `expected` belongs to the build that was opened first, and `found` to the build that
+    is there now. Recipe ids are not compared, because two builds of one recipe may differ.
     """
     if found != expected:
         problem = f"the dataset {expected[:12]} was replaced by {found[:12]}"

@@ -68,9 +68,10 @@ class InputFields(NamedTuple):
 
 
 class HashedFile(NamedTuple):
-    """An existing .npy file of `rows` rows in the layout of a shard, with the `FileHash` `hashed`.
+    """An existing .npy file in the layout of a shard.
 
-    The function `sync(path)` forces the file to stable storage.
+    The file has `rows` rows, and `hashed` is its `FileHash`. The function `sync(path)` forces the
+    file to stable storage.
     """
 
     path: Path
@@ -245,8 +246,8 @@ class ArrayWriter(DatasetWriter):
         """Write the array `name` from one array or from consecutive blocks of rows.
 
         Blocks require `rows` (the number of rows), `row` (the shape of a row) and `dtype` (a type
-        in `DTYPES`). The blocks have the type in which numbers are stored, which is uint16 for
-        bfloat16. The arguments `meta` are the other fields of `ArrayEntry`. Raise `ValueError` if
+        in `DTYPES`). The blocks must have the type in which numbers are stored. For bfloat16 this
+        is uint16. The arguments `meta` are the other fields of `ArrayEntry`. Raise `ValueError` if
         the blocks do not match `rows`, `row` and `dtype`.
         """
         if isinstance(blocks, np.ndarray):
@@ -268,9 +269,9 @@ class ArrayWriter(DatasetWriter):
     ) -> None:
         """Write the array `name` from consecutive parts.
 
-        A part is either a `HashedFile`, which is linked and becomes a shard by itself, or a pair: a
-        number of rows, and the blocks of these rows. The other arguments and the errors are as in
-        the method `array`.
+        A part is either a `HashedFile` or a pair (number of rows, blocks of these rows). A
+        `HashedFile` is linked and becomes a shard by itself. The other arguments and the errors are
+        as in the method `array`.
         """
         self.folder(name)
         self._numbers[name] = 0
@@ -307,7 +308,7 @@ class ArrayWriter(DatasetWriter):
     def _shard(self, name: str, hashed: FileHash, dtype: str, shape: tuple[int, ...]) -> ArrayShard:
         """Return the manifest entry of the shard in the file `name`.
 
-        The numbers of the shard are added to the CRC-32 of the array.
+        Also extend the CRC-32 of the array by the numbers of the shard.
         """
         array, header = name.partition("/")[0], npy.header(dtype, shape, npy.PAGE)
         self._numbers[array] = crc32_combine(
@@ -321,7 +322,8 @@ class ArrayWriter(DatasetWriter):
         """Write the row numbers of the split `name` to its index file.
 
         The argument `numbers` holds increasing row numbers, in one array or in consecutive blocks.
-        For blocks, `rows` must be the total number of row numbers. Otherwise raise `ValueError`.
+        For blocks, `rows` must be given: the total number of row numbers. Raise `ValueError` if it
+        is missing or wrong.
         """
         if isinstance(numbers, np.ndarray):
             numbers, rows = [numbers], len(numbers)

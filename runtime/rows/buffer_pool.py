@@ -1,13 +1,14 @@
 """Pool of buffers for batches. A buffer is reused when no array refers to it any more.
 
-A batch of 32 x 2,048 int64 needs two buffers of 512 KiB. When memory of that size is freed, the C
-library usually returns it to the kernel, and requests it again for the next batch. The resulting
+A batch of 32 x 2,048 int64 needs two buffers of 512 KiB. When such a buffer is freed, the C library
+usually returns its memory to the kernel, and requests it again for the next batch. The resulting
 256 page faults cost several times as much as filling the buffers (measured with 256 x 512: 850
-microseconds for a batch instead of 120). A buffer of the pool goes back to a short list instead, as
-soon as the last array or tensor that uses it is gone. Smaller buffers are ordinary arrays, because
-the C library does not return their memory. The pool costs 2 microseconds for each buffer. Packed
-rows and documents do not use it: because of their other allocations, the C library does not return
-the memory of their batches either (measured: no page fault).
+microseconds for a batch instead of 120). The pool therefore keeps free buffers in a list. This
+costs 2 microseconds for each buffer.
+
+Small arrays do not use the pool, because the C library does not return their memory. Packed rows
+and documents do not use it either: because of their other allocations, the C library keeps the
+memory of their batches (measured: no page fault).
 """
 
 from __future__ import annotations
@@ -71,10 +72,10 @@ class Buffers:
         return self._free.setdefault(size, deque(maxlen=_KEPT))
 
     def _returned(self, lent: Any) -> None:
-        """Add the memory of an array that is gone to the free buffers of its size.
+        """Return the memory of a garbage-collected array to the pool, as a free buffer of its size.
 
-        Python may call this at any time, even when the interpreter exits and the names of this
-        module are gone. Therefore the body uses none of them.
+        Weak-reference callback. It uses no module globals, because Python may call it during
+        interpreter shutdown, when they no longer exist.
         """
         self._lent.discard(lent)
         lent.free.append(lent.memory)
@@ -84,11 +85,11 @@ class Buffers:
 
 
 class _Memory(np.ndarray[Any, Any]):
-    """Memory of a buffer, with its own type so that a finaliser runs after the last view is gone.
+    """Memory of a buffer. Its type ensures that an array of the pool lives as long as its views.
 
-    A view of an array refers to the base of that array if view and base have the same type. If the
-    memory were an ordinary array, views would refer to the memory alone. The array over the memory,
-    which has the finaliser, would then be gone before its views.
+    A view keeps an array alive through the attribute `base`. If an array and its base have the same
+    type, numpy sets the base of a view to the base of the array. The view would then keep only the
+    memory alive, and the memory could be reused while the view exists.
     """
 
     __slots__ = ()

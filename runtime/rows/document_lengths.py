@@ -1,9 +1,10 @@
-"""Queries about document lengths of a split: which are long enough, and whether all fit into a row.
+"""Queries about the document lengths of a split.
 
-A stored plan lists only the documents that are too short. The document of a sample is found by
-binary search in this list. Nothing is read if the manifest shows that no document is too short, or
-that the build enforced a limit. Otherwise the lengths of all documents are read once, 8 bytes each,
-and the result is stored (runtime/rows/plan_cache.py).
+They find the documents that are long enough, and check whether all documents fit into a row. A
+stored plan lists only the documents that are too short. The document of a sample is found by binary
+search in this list. Nothing is read if the manifest shows that no document is too short, or that
+the build enforced a limit. Otherwise the lengths of all documents are read once, 8 bytes each, and
+the result is stored (runtime/rows/plan_cache.py).
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class DocumentDataset(BatchDataset):
         """Return the samples with tokens at positions `start` to `stop` - 1 of the split.
 
         The result is an increasing int64 array. A token that is cut off because of `max_length`
-        does not count. The cost is that of `spans` and some binary searches.
+        does not count. The function costs as much as `spans`, and some binary searches.
         """
         if start >= stop:
             return np.empty(0, np.int64)

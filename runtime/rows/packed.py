@@ -1,13 +1,13 @@
 """Packed rows: several documents in a row, as int64 tensors of one shape.
 
 The rows follow a plan (runtime/rows/packing.py), which is made once from the lengths of the
-documents and stored in a cache (runtime/rows/plan_cache.py). Opening it again reads a kilobyte. A
-batch costs one look-up in the plan, one copy of each piece in the stored type of the ids, and one
-conversion to int64. Labels never cross from one document to the next. Position ids and the tensors
-for variable-length attention come from the same plan.
+documents and stored in a cache (runtime/rows/plan_cache.py). Opening a stored plan reads a
+kilobyte. A batch costs one look-up in the plan, one copy of each piece in the stored type of the
+ids, and one conversion to int64. Labels never cross from one document to the next. Position ids and
+the tensors for variable-length attention come from the same plan.
 
-Use windows (runtime/rows/windows.py) for rows with every token and without padding, and documents
-(runtime/rows/documents.py) for one document in a row.
+Use windows (runtime/rows/windows.py) if rows must contain every token and no padding. Use documents
+(runtime/rows/documents.py) if a row must contain one document.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class PackedDataset(BatchDataset):
         return np.flatnonzero(real)[which], pieces
 
     def _check_plan(self, holds: npt.NDArray[np.bool_]) -> None:
-        """Raise `IntegrityError` unless all of `holds` is True.
+        """Raise `IntegrityError` unless all of `holds` are True.
 
         The error says that the plan was changed after it was made.
         """

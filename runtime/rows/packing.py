@@ -1,15 +1,16 @@
 """Packing of documents into rows of at most `seq_len` tokens, from their lengths alone.
 
-No row is longer than `seq_len`. Every token of every document is in exactly one row, except those
-that the policy for overlong documents leaves out and counts. The rows depend only on the lengths
-and the options. If the assignment of documents to rows changes, `PACKING_VERSION` must change too.
+A **piece** is a document, or a part of a document that is too long for a row. Every token of every
+document is in exactly one row, except the tokens that the option `overlong` leaves out and the
+report counts. The rows depend only on the lengths and the options. If the assignment of documents
+to rows changes, `PACKING_VERSION` must change too.
 
 `CHUNK` consecutive pieces are packed at a time, so that memory does not grow with the dataset and
 the documents of a row lie near each other in the files. First fit decreasing puts each piece,
 longest first, into the first open row that has space for it. Best fit decreasing puts it into the
-row with the least sufficient space, the first of several (D. S. Johnson, Near-optimal bin packing
-algorithms, MIT 1973). Both algorithms fill one row with pieces of equal length before they use the
-next, so such pieces are placed in one NumPy step.
+row with the least sufficient space, and into the first if there are several (D. S. Johnson,
+Near-optimal bin packing algorithms, MIT 1973). Both algorithms fill one row with pieces of equal
+length before they use the next, so such pieces are placed in one NumPy step.
 
 Packing takes about 1 microsecond for each document, once; `runtime/rows/plan_cache.py` stores the
 result. With documents that are short compared with the rows, both algorithms give 99.9% full rows.
@@ -131,9 +132,9 @@ class PackingReport:
 class PackedRows:
     """Some consecutive packed rows, and their pieces.
 
-    The array `pieces` [rows] holds the number of pieces in each row. Every other array has an entry
-    for each piece, which consists of `length` tokens of document `document`, from position `start`
-    of the split's stream on. The entry in `more` is True if the document continues in another
+    The array `pieces` [rows] holds the number of pieces in each row. The other arrays have an entry
+    for each piece. Piece k consists of `length[k]` tokens of document `document[k]`, from position
+    `start[k]` of the split's stream on, and `more[k]` is True if the document continues in another
     piece. Pieces are in stream order within a row, and rows in the order of their first pieces.
     """
 
@@ -145,7 +146,9 @@ class PackedRows:
 
 
 class Packer:
-    """Packing of one split. Iterate over `rows` once, then read `report`.
+    """Computation of the packed rows of one split.
+
+    Iterate over the result of `rows` once, then read `report`.
 
     >>> packer = Packer(PackingOptions(seq_len=8))
     >>> for rows in packer.rows([np.array([5, 6, 2, 0, 3])]):
@@ -299,10 +302,10 @@ _ROW = (1 << 32) - 1  # a room and a row share an integer
 
 
 def assign(lengths: Ints, seq_len: int, algorithm: Algorithm) -> Ints:
-    """Return the row of each piece: int64 [len(lengths)]. Rows are numbered as they are opened.
+    """Return the row of each piece: int64 [len(lengths)].
 
-    The `lengths` must be from 1 to `seq_len`. Of pieces with equal lengths, the earlier is placed
-    first.
+    Rows are numbered in the order in which they are opened. The `lengths` must be from 1 to
+    `seq_len`. Of pieces with equal lengths, the earlier is placed first.
 
     >>> assign(np.array([3, 6, 5, 2]), 8, "first-fit").tolist()
     [1, 0, 1, 0]

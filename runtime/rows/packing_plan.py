@@ -90,9 +90,8 @@ def pieces_of_tokens(plan: StoredPlan, start: int, stop: int, *, ahead: bool) ->
     The result is an increasing int64 array. With `ahead`, a piece whose document continues in
     another piece counts as one token longer.
 
-    The pieces of a chunk are consecutive in the stream, and the piece that comes first in the
-    stream also comes first in the plan. Therefore chunks are found by binary search, and only the
-    chunks with such tokens are read.
+    A plan consists of chunks of `CHUNK` pieces, and the pieces of a chunk are consecutive in the
+    stream. The function finds chunks by binary search, and reads only those that hold such tokens.
     """
     begin, total = plan.arrays["start"], len(plan.arrays["start"])
     if start >= stop or total == 0:

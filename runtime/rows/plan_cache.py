@@ -262,9 +262,9 @@ class _PlanArray(FileArray):
     def searchsorted(self, keys: npt.ArrayLike, side: str = "left") -> Ints:
         """Return the same as `numpy.searchsorted`. The array must be in ascending order.
 
-        A search in the map reads numbers that have not been compared with their CRCs. Its result is
-        right if the numbers before and after the position match their CRCs and enclose the key.
-        Otherwise all blocks are compared.
+        The search reads mapped numbers that have not been compared with their CRCs. The two numbers
+        around each position are then compared. If they do not enclose the key, all blocks are
+        compared. Raise `IntegrityError` if a compared block is damaged.
         """
         if self._mapped is None:
             return super().searchsorted(keys, side)
@@ -274,10 +274,11 @@ class _PlanArray(FileArray):
         return found
 
     def _enclose(self, places: Ints, keys: npt.ArrayLike, side: str) -> bool:
-        """Return whether each of `keys` belongs at its position in `places`.
+        """Return whether each of `places` is a correct `searchsorted` result for its key.
 
-        A key belongs there if the number before the position is smaller and the number at the
-        position is larger, or equal on the `side` that `numpy.searchsorted` defines.
+        For ``"left"``, this means ``array[place - 1] < key <= array[place]``. For ``"right"``, it
+        means ``array[place - 1] <= key < array[place]``. A missing neighbour at either end is
+        ignored.
         """
         wanted, last = np.asarray(keys).reshape(-1), len(self) - 1
         before, after = self.take(np.maximum(places - 1, 0)), self.take(np.minimum(places, last))
@@ -299,9 +300,10 @@ class _PlanArray(FileArray):
             raise
 
     def _compare(self, blocks: Ints) -> None:
-        """Raise `IntegrityError` and remove the file unless the blocks `blocks` match their CRCs.
+        """Compare blocks with their CRCs, each block only once.
 
-        A block is compared only once. The method is thread-safe.
+        The array `blocks` holds the indices of the blocks. If a block differs, remove the file and
+        raise `IntegrityError`. The method is thread-safe.
         """
         new = blocks[~self._sound[blocks]]
         for block in new.tolist():
@@ -389,7 +391,7 @@ def _write(path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], ma
 class _Column:
     """One array of a plan that is being made, in a temporary file until its length is known.
 
-    As a context manager it always closes and removes that file.
+    As a context manager it always closes and removes the temporary file.
     """
 
     def __init__(self, path: Path, name: str, dtype: str) -> None:

@@ -3,8 +3,10 @@
 A sample is a record with all its documents. A batch equals the batch that
 `dataprep.runtime.collate.preference` makes of the same records as lists. But it is made from the
 stored arrays, without a Python object for each token, by one copy of each document. For groups, the
-loss masks are also read. This takes half the time of the collators. Opening reads nothing unless
-rows have a limit that the build did not enforce. Then the lengths of all documents are read once.
+loss masks are also read. This takes half the time of the collators.
+
+Opening reads nothing, unless documents over `max_length` are an error and the build did not enforce
+that limit. Then the lengths of all documents are read once.
 """
 
 from __future__ import annotations
@@ -48,10 +50,10 @@ class PreferenceDataset(BatchDataset):
       answers in a row. If a row has fewer, the missing answers are all padding, with score 0.
 
     Labels are as in `DocumentDataset`: ``"shifted"`` or ``"unshifted"``, and -100 wherever the loss
-    mask says not to train, which is everywhere except in the answer. The answers of a group have
-    the loss mask in place of labels, because their first token would have no label. A prompt has
-    the tokens that all answers of the record share and that are not trained on. The prompt followed
-    by an answer has exactly the tokens of the conversation.
+    mask says not to train. Only answers are trained on. Groups have the loss mask in place of
+    labels, because the first token of an answer would have no label. The prompt of a group consists
+    of the first tokens of its conversations, as far as they are equal and not trained on. A prompt
+    followed by an answer has exactly the tokens of the conversation.
 
     Arguments:
         max_length: the largest number of tokens of a conversation, prompt and answer together;
@@ -255,8 +257,8 @@ class PreferenceDataset(BatchDataset):
     def covering(self, start: int, stop: int) -> Ints:
         """Return the samples with tokens at positions `start` to `stop` - 1 of the split.
 
-        The result is an increasing int64 array. Tokens that are cut off do not count. The cost is
-        that of `spans` and some binary searches.
+        The result is an increasing int64 array. Tokens that are cut off do not count. The function
+        costs as much as `spans`, and some binary searches.
         """
         if start >= stop:
             return np.empty(0, np.int64)

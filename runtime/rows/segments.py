@@ -49,9 +49,10 @@ class _Runs(NamedTuple):
 class Segments:
     """The segments of a batch of `rows` rows of `seq_len` tokens.
 
-    `begin`, `length` and `document` are int64 arrays with one entry for each segment, in order: in
-    the flattened batch, `length` tokens from `begin` on belong to document `document`. Segments
-    have at least one token, lie in one row and do not overlap. Gaps between them are padding.
+    The int64 arrays `begin`, `length` and `document` have one entry for each segment, in order. In
+    the flattened batch, the tokens at positions `begin[k]` to `begin[k] + length[k] - 1` belong to
+    document `document[k]`. Segments have at least one token, lie in one row and do not overlap.
+    Gaps between them are padding.
 
     Raises `UsageError` for arrays that break these rules. The argument ``checked=True`` says that
     the arrays obey the rules, and omits the check.
@@ -168,13 +169,13 @@ class Segments:
     def cu_seqlens(
         self, capacity: int, out: npt.NDArray[np.int32] | None = None
     ) -> npt.NDArray[np.int32]:
-        """Return 0 and the positions where runs of the batch stop, as int32 [capacity + 1].
+        """Return the cumulative lengths of the runs of the batch, from 0 on: int32 [capacity + 1].
 
-        Positions are those of the flattened batch. Every segment is a run, and so is every gap of
-        padding. The entries after the last run repeat the number of tokens: they are empty runs,
-        which attention kernels skip. A `capacity` of rows x seq_len is always enough. If `out` (an
-        array of this type and shape) is given, fill and return it. Raise `UsageError` if there are
-        more runs than `capacity`, or more tokens than int32 can count.
+        A **run** is a segment or a gap of padding. The entries after the last run repeat the number
+        of tokens. They stand for empty runs, which attention kernels skip. A `capacity` of
+        rows x seq_len is always enough. If `out` (an array of this type and shape) is given, fill
+        and return it. Raise `UsageError` if there are more runs than `capacity`, or more tokens
+        than int32 can count.
         """
         begin = self._runs.begin
         total = self.rows * self.seq_len
@@ -268,10 +269,10 @@ class SegmentFields:
 
     - `position_ids`: int64 [rows, seq_len], from 0 in each segment; 0 in padding.
     - `doc_ids`: int64 [rows, seq_len], the document's index in its split; -1 in padding.
-    - `cu_seqlens`: int32 [rows x n + 1], where each segment of the flattened batch stops (see
-      `Segments.cu_seqlens`). The option is n, the greatest number of segments in a row (a gap of
-      padding counts as a segment). True stands for seq_len, which is always enough. The option also
-      adds `max_seqlen`: int64 [], the length of the longest segment or gap of padding.
+    - `cu_seqlens`: int32 [rows x n + 1], the cumulative lengths of the segments and gaps of padding
+      (see `Segments.cu_seqlens`). The value of this option is n, the greatest number of segments in
+      a row, where a gap counts as a segment. True stands for seq_len, which is always enough. The
+      option also adds `max_seqlen`: int64 [], the length of the longest segment or gap.
 
         >>> begin, length, document = np.array([0]), np.array([3]), np.array([7])
         >>> batch = Segments(rows=1, seq_len=4, begin=begin, length=length, document=document)

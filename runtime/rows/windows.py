@@ -1,9 +1,9 @@
 """Token windows: fixed-length pieces of a split's stream, as int64 tensors.
 
 Window `i` starts at position `i * stride` of the split, for any number of shards. A batch is
-gathered in the stored type of the ids (2 or 4 bytes) and converted to int64 at the very end, so a
-batch of 32 x 2,048 costs about two memory copies of itself. The dataset has no state for an epoch:
-worker processes need only the indices that they receive.
+gathered in the stored type of the ids (2 or 4 bytes) and then converted to int64. Therefore a batch
+of 32 x 2,048 takes about as long as copying it twice. The dataset has no state for an epoch: worker
+processes need only the indices that they receive.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class WindowDataset(BatchDataset):
 
     The option `stride` is the distance in tokens between the starts of two windows. It defaults to
     `seq_len`. Tokens after the last complete window are not used. The options `position_ids`,
-    `doc_ids` and `cu_seqlens` add the tensors of `SegmentFields`, made from the stored offsets. One
-    of these options doubles the cost of a batch, and each further option adds half the cost of a
-    batch without them.
+    `doc_ids` and `cu_seqlens` add the tensors of `SegmentFields`, made from the stored offsets. A
+    batch takes twice as long with one of these options, and 2.5 or 3 times as long with two or
+    three.
 
     With `sample_mask`, batches also say which rows are real samples (see `batch`).
 
@@ -98,7 +98,10 @@ class WindowDataset(BatchDataset):
 
     @property
     def unread_tokens(self) -> int:
-        """Number of tokens in no window, or 0 if a stride without gaps would add no windows."""
+        """Number of tokens that are in no window because `stride` leaves gaps between windows.
+
+        The number is 0 if windows without gaps would not be more.
+        """
         if self.stride <= self._span:
             return 0
         closest = window_count(self.split.tokens, self._span, self._span)
@@ -194,8 +197,8 @@ class WindowDataset(BatchDataset):
     def _places(self, samples: Ints) -> tuple[Ints, npt.NDArray[np.bool_] | None]:
         """Return the start of each sample in the split's stream, and a mask of samples.
 
-        The mask is False where a sample is `PADDING`. It is None if the dataset has no
-        `sample_mask`.
+        The mask is False where a sample is `PADDING`. Return None in place of the mask if the
+        dataset has no `sample_mask`.
         """
         if not self.sample_mask:
             return self._starts(samples), None
