@@ -28,7 +28,7 @@ __all__ = [
 
 
 class _LocalPath(click.Path):
-    """Path type that lets click check neither existence nor permissions.
+    """Path type for which click does not check existence or permissions.
 
     The command itself reports an unreadable file, because that is not a usage error.
     """

@@ -22,7 +22,7 @@ __all__ = ["command"]
 @click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    """Print what makes a shell complete dataprep."""
+    """Print a script that makes a shell complete dataprep commands."""
     from click.shell_completion import get_completion_class
 
     script = get_completion_class(shell)

@@ -1,8 +1,8 @@
 """Console script, which installs signal handlers and then imports the command.
 
-Importing click takes a tenth of a second, during which Ctrl-C would end in a Python traceback. No
-work has begun yet, so these handlers just print one line and end the process with the usual exit
-code.
+Importing click takes a tenth of a second. Without these handlers, Ctrl-C in this time would print a
+Python traceback. The handlers print one line and end the process with the usual exit code. There is
+nothing to clean up, because no work has begun.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def run(arguments: Sequence[str]) -> int:
 def _finished(code: int, arguments: Sequence[str]) -> int:
     """Flush standard output and return the exit code `code`.
 
-    If that fails, for example on a full disk, report the error and return its exit code.
+    If flushing fails, for example on a full disk, report the error and return its exit code.
     """
     try:
         output.finish()

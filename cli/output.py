@@ -63,9 +63,9 @@ def prepare() -> None:
 
 
 def quiet_libraries() -> None:
-    """Discard what libraries write to file descriptor 2, while `sys.stderr` still works.
+    """Discard what libraries write directly to file descriptor 2. Output to `sys.stderr` remains.
 
-    An example is the report of a panic in Rust, which repeats the text of the exception.
+    For example, a panic in Rust writes a report that repeats the text of the exception.
     """
     if not isinstance(sys.stderr, TextIOWrapper) or sys.stderr.fileno() != 2:
         return

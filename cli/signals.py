@@ -1,9 +1,9 @@
 """Signal handlers: SIGINT and SIGTERM end the process, even during a long call of a library.
 
-Python runs signal handlers between its own instructions, but one call of a tokenizer or one sync of
-a file may take a minute. The process may be ended at any moment, because builds can be resumed. The
-main thread has `GRACE_SECONDS` to exit. After that, another thread prints the error that the main
-thread would have printed, and ends the process with the same exit code. Further signals are
+Python runs signal handlers only between its own instructions, but one call of a tokenizer or one
+sync of a file may take a minute. So the main thread gets `GRACE_SECONDS` to exit. After that,
+another thread prints the error that the main thread would have printed, and ends the process with
+the same exit code. This is safe, because an interrupted build can be resumed. Further signals are
 ignored, so that a second Ctrl-C does not interrupt the clean-up.
 """
 
@@ -30,8 +30,8 @@ _RAISED: dict[int, type[BaseException]] = {
 class Signals:
     """Handlers of SIGINT and SIGTERM, which the constructor installs.
 
-    Make the instance in the main thread. A signal that is already ignored is still ignored, such as
-    SIGINT in a background job of a script.
+    Make the instance in the main thread. A signal that the process already ignores (such as SIGINT
+    in a background job of a script) is still ignored.
     """
 
     def __init__(self) -> None:
@@ -70,4 +70,4 @@ def _stop(number: int, frame: object) -> NoReturn:
 
 
 def _ignore(number: int, frame: object) -> None:
-    """Do nothing. With SIG_IGN instead, Python complains about a signal that is already pending."""
+    """Do nothing. With SIG_IGN, Python would complain about a signal that is already pending."""

@@ -100,9 +100,9 @@ def array_lines(manifest: ArrayManifest) -> list[str]:
 
 
 def profile_lines(report: BuildReport[Any]) -> list[str]:
-    """Return lines with the time of each phase of a build, and of each stage in the phase `units`.
+    """Return lines with the times of the phases of a build, and of the stages in the phase `units`.
 
-    For a build without units only the stages are listed. For a reused build there are no lines.
+    If the build has no units, only the stages are listed. If it was reused, there are no lines.
     """
     from dataprep.pipeline.progress import STAGES
 

@@ -55,9 +55,10 @@ def command(
 ) -> None:
     """Check that a dataset is, byte for byte, what was built.
 
-    PATH is a directory made by `dataprep build`. Exits with 0 only if nothing is wrong; with 3 if
-    a file was changed, cut, swapped, added or lost, or a number cannot be right, naming file, bytes
-    and row; with 6 if the installed tokenizer libraries no longer give the ids that are stored.
+    PATH is a directory made by `dataprep build`. Exit codes: 0 if nothing is wrong; 3 if a file
+    was changed, truncated, swapped, added or lost, or contains an invalid value; 6 if the installed
+    tokenizer libraries no longer produce the stored ids. Each finding names the file and, where
+    known, the bytes and the row.
     """
     began = time.perf_counter()
     report = _verify(path, level, expect, quiet=quiet)
@@ -73,7 +74,8 @@ def command(
 def _verify(path: Path, level: Level, expect: str | None, *, quiet: bool) -> VerifyReport:
     """Check the files, then the installed tokenizer libraries, and return one report for both.
 
-    The libraries are checked only for a token dataset without findings, and not at the level stat.
+    The libraries are checked only if the dataset holds tokens, its files have no findings, and the
+    level is not stat.
     """
     from dataprep.formats.verify.verify import verify
 

@@ -1,4 +1,4 @@
-"""Detection of datasets in the formats of other systems, and conversion from and to them."""
+"""Conversion between dataprep and the formats of other systems, and detection of these formats."""
 
 from __future__ import annotations
 

@@ -31,10 +31,11 @@ def check_kind(make_kind: Callable[[], Kind[Any, Any, Any]], options: Any) -> No
     """Raise `AssertionError` if a kind breaks a rule for all kinds of builds.
 
     The options must describe a build of at least two units, and `options.out` must not exist. The
-    check estimates the build and then runs it into directories beside `options.out`: with one
-    worker, again over the finished dataset, with two workers, and stopped and then resumed. All
-    datasets must have equal bytes and pass `verify`. A finished build must be reused, a resumed
-    build must reuse the units that were finished, and no other files may remain.
+    check estimates the build, which must write nothing. Then it runs the build in directories next
+    to `options.out`: with one worker, again on the finished dataset, with two workers, and
+    interrupted and resumed. All resulting datasets must be byte-identical and pass `verify`. A
+    finished build must be reused, a resumed build must reuse the finished units, and no other files
+    may remain.
     """
     out = Path(options.out)
     places = [out.with_name(f"{out.name}-{name}") for name in ("one", "two", "stopped")]
@@ -84,13 +85,13 @@ def check_executor(
 ) -> None:
     """Raise `AssertionError` if an executor breaks a rule of `Executor`.
 
-    The executor runs the `units` units of the plan in the directory `staging`, in which no unit may
-    be finished. It must call `begun` once, and report the end of each unit by one event. The
-    directory of each finished unit must be in the staging directory.
+    The executor runs the units 0 to `units` - 1 of the plan in the directory `staging`. None of
+    them may be finished before. The executor must call `begun` once, and report the end of each
+    unit by one event. The directory of each finished unit must be in the staging directory.
 
-    If `failing` is given, it is the number of a unit that cannot be built, whose event must not be
-    `finished`. The check raises an exception when it receives this event. The exception must stop
-    the run and propagate, and the other units need not end.
+    If `failing` is given, it is the number of a unit that cannot be built. The event of this unit
+    must not be `finished`. The check then raises an exception in `on_event`. The executor must stop
+    and let the exception propagate, and the other units need not end.
     """
     executor = make_executor()
     _require(executor.count >= 1, "an executor does at least one unit at once")

@@ -2,8 +2,8 @@
 
     train, val = create_dataloaders("train.jsonl", "val.jsonl", tokenizer, seq_length=128)
 
-The texts are built into a dataset in a cache (`dataprep.pipeline.text_cache`), and later calls find
-this dataset by the content of the files. The cache is ``$DATAPREP_CACHE/texts``, or else
+The first call builds the texts into a dataset in a cache (`dataprep.pipeline.text_cache`). Later
+calls find this dataset by the content of the files. The cache is ``$DATAPREP_CACHE/texts``, or else
 ``~/.cache/dataprep/texts``. The loaders are those of `create_loader`: memory-mapped ids of 2 or 4
 bytes, seeded orders, any number of ranks and workers, exact resume. For more than a few gigabytes
 of text use `dataprep build`.
@@ -203,7 +203,7 @@ def _split(
 
 
 def _in_python(error: DataprepError) -> DataprepError:
-    """Return `error`, with command-line options replaced by arguments of these functions."""
+    """Return `error`, with command-line options replaced by arguments of Python functions."""
 
     def rewritten(text: str | None) -> str | None:
         for phrase, instead in _PHRASES:

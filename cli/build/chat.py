@@ -104,9 +104,10 @@ def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **valu
     """Turn conversations or preferences into tokens with a loss mask.
 
     Every record is rendered by the chat template, exactly as apply_chat_template of transformers
-    renders it, and tokenized as a whole. The mask selects what the assistant says. Records may
-    be messages, sharegpt, alpaca, prompt and completion, content blocks, tool calls; chosen and
-    rejected answers, labels, groups of answers. Nothing is cut or left out without being counted.
+    renders it, and tokenized as a whole. The mask selects what the assistant says. Conversations
+    may come as messages, sharegpt, alpaca, or prompt and completion, with content blocks or tool
+    calls. Preferences may come as chosen and rejected answers, labels, or groups of answers.
+    Nothing is cut or left out without being counted.
     """
     options = ChatOptions(**values)
     if dry_run:
@@ -127,7 +128,7 @@ def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **valu
 
 
 def _length_lines(found: ChatEstimate) -> list[str]:
-    """Return the lines of an estimate that describe form, lengths, limits and unusable records."""
+    """Return the lines of the estimate about form, lengths, limits and unusable records."""
     lengths = found.lengths
     shares = ", ".join(f"{value:,} ({share} %)" for share, value in lengths.percentiles.items())
     lines = [
@@ -143,10 +144,10 @@ def _length_lines(found: ChatEstimate) -> list[str]:
 
 
 def _limit_lines(lengths: Lengths) -> list[str]:
-    """Return a line for each length limit.
+    """Return a line for each length limit that some records exceed.
 
-    It tells how many records exceed the limit, and how many of them each policy leaves out. If no
-    record exceeds a limit, return one line that says so.
+    The line says how many records exceed the limit, and how many of them each policy leaves out. If
+    no limit is exceeded, return a single line that says so.
     """
     by_limit: dict[int, list[PolicyEffect]] = {}
     for one in lengths.overlong:

@@ -74,7 +74,7 @@ OPTIONS: dict[str, OptionHelp] = {
 @click.option("--dry-run", is_flag=True, help="Print an estimate from a sample and stop.")
 @click.option("--profile", is_flag=True, help="Print where the time went, stage by stage.")
 def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **values: Any) -> None:
-    """Turn vectors, or texts by an encoder, into a dataset directory of embeddings.
+    """Turn vectors, or texts and an encoder, into a dataset directory of embeddings.
 
     A dataset holds any number of arrays with one row for each record: vectors, and the numbers and
     labels that belong to them. An interrupted build resumes when the same command is run again.

@@ -46,7 +46,7 @@ class KindCommand(InputCommand):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """Parse `args` with the command for the kind that they name, and return the context.
+        """Parse `args` with the command of the kind that they name, and return the click context.
 
         Raise `UsageError` if the kind is unknown, except during shell completion.
         """

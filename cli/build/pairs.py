@@ -135,9 +135,9 @@ OPTIONS: dict[str, OptionHelp] = {
 def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **values: Any) -> None:
     """Turn questions and the texts that answer them into a dataset of embedding pairs.
 
-    Merges and cleans the rows, embeds the texts or reads vectors, clusters, finds hard negatives in
-    four tiers, splits by question. After an interruption, the same command goes on with the vectors
-    and negatives that are finished.
+    Merges and cleans the rows, embeds the texts or reads their vectors, computes clusters, finds
+    hard negatives in four tiers, and splits by question. After an interruption, the same command
+    reuses the vectors and negatives that are finished.
     """
     options = PairOptions(**values)
     if dry_run:

@@ -73,8 +73,8 @@ def run(
     else as a summary unless `quiet` is true. The functions `content`, `speed` and `more` return
     parts of the summary: lines about the dataset, a phrase about speed, and lines before the last
     line. If `profile` is true, the times of the phases come first. The argument `counts` is passed
-    to `build_progress`. The argument `worker` is the address (``module:class``) of the kind of
-    build. If it is given, worker processes may start before the build needs them, and import it.
+    to `build_progress`. The argument `worker` is the address (``module:class``) of the class for
+    this kind of build. If it is given, worker processes may start early and import this class.
     """
     with _started(options, worker):
         from ..progress import build_progress
@@ -95,8 +95,8 @@ def run(
 def _started(options: Any, worker: str | None) -> AbstractContextManager[None]:
     """Return a context in which worker processes start early if the build is likely to need them.
 
-    The workers import the kind of build at the address `worker`. If `worker` is None, the context
-    does nothing.
+    The workers import the class at the address `worker`. If `worker` is None, the context does
+    nothing.
     """
     if worker is None:
         return nullcontext()

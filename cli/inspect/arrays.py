@@ -1,6 +1,6 @@
 """Facts and rows of a dataset of arrays, as values and as text, for `dataprep inspect`.
 
-It reads config.json, the first rows of each array, and the requested rows.
+Only config.json, the first rows of each array, and the requested rows are read.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def _facts(data: ArrayData, array: NamedArray, sizes: dict[str, int]) -> dict[st
 def _first(data: ArrayData, array: NamedArray) -> dict[str, Any]:
     """Return facts about the first rows of `array`.
 
-    For vectors these are the smallest and largest L2 norm (`lengths`), for single numbers the first
-    values (`first`). For other arrays the dict is empty.
+    For vectors, the key `lengths` holds their smallest and largest L2 norm. For single numbers, the
+    key `first` holds the first values. For other arrays the dict is empty.
     """
     vectors = array.dtype.kind == "f" or array.entry.dtype == "bfloat16" or array.entry.scale
     if len(array.row_shape) == 1 and vectors and array.rows:
@@ -97,9 +97,10 @@ def _first(data: ArrayData, array: NamedArray) -> dict[str, Any]:
 def array_rows(
     data: ArrayData, name: str | None, numbers: Iterable[int], sample: int, seed: int
 ) -> list[dict[str, Any]]:
-    """Return the rows of the split `name` at `numbers`, then `sample` random rows, for --json.
+    """Return rows of the split `name` for --json: those at positions `numbers`, then random rows.
 
-    If `name` is None, the first split is used. Raise `UsageError` if a number is out of range.
+    The number of random rows is `sample`. If `name` is None, the first split is used. Raise
+    `UsageError` if one of `numbers` is out of range.
     """
     if name is None and not data.splits:
         return []
@@ -142,8 +143,8 @@ def _row(data: ArrayData, split: ArraySplit, number: int, row: int) -> dict[str,
 def _readable(data: ArrayData, array: NamedArray, rows: npt.NDArray[np.int64]) -> list[Any]:
     """Return the rows `rows` of `array` as numbers or lists of numbers.
 
-    If the array has categories, return the name of each number's category instead. A number that
-    has no category becomes the text ``?`` followed by the number.
+    If the array has categories, the names of the categories are returned in place of the numbers. A
+    number without a category becomes a text such as "?7".
     """
     values = _decoded(data, array, rows)
     categories: Sequence[str] | None = array.entry.categories
@@ -181,7 +182,7 @@ def arrays_table(facts: Mapping[str, Any]) -> str:
 def array_row_text(found: Mapping[str, Any], limit: int | None = SHOWN_NUMBERS) -> str:
     """Return the text of a row: a line about its origin, then a line for each value.
 
-    Vectors are cut after `limit` numbers; None shows them whole.
+    Only the first `limit` numbers of a vector are shown, or all of them if `limit` is None.
     """
     head = f"{found['split']}[{found['document']}]  row {found['row']:,}"
     if "input" in found:
@@ -231,8 +232,8 @@ def _type_text(array: Mapping[str, Any]) -> str:
 def _first_text(array: Mapping[str, Any]) -> str:
     """Return the text of the table cell about the first rows of an array.
 
-    The cell shows the range of the L2 norms of vectors, or the first of single numbers. For other
-    arrays it is empty.
+    For vectors, the cell shows the range of their L2 norms. For single numbers, it shows the first
+    values. For other arrays, it is empty.
     """
     if "lengths" in array:
         low, high = (f"{array['lengths'][end]:.4g}" for end in ("least", "largest"))

@@ -1,7 +1,8 @@
 """Conversations in `dataprep inspect`: facts about the template, trained spans, records.
 
-To find the character at which a token begins, all tokens before it are decoded, because a tokenizer
-may join tokens when it decodes them, or drop the space before the first token.
+To find the character at which a token begins, all tokens before it are decoded together. Decoding
+tokens one by one would be wrong, because a tokenizer may join tokens, or drop the space before the
+first token.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def chat_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def drawn_records(split: Split, sample: int, seed: int) -> list[int]:
-    """Return the indices of all documents of `sample` records that are chosen at random."""
+    """Choose `sample` records at random, and return the indices of all their documents."""
     records = len(split.groups)
     drawn = Random(seed).sample(range(records), min(sample, records))
     first, stop = split.groups.documents(np.array(drawn, np.int64))
@@ -114,7 +115,7 @@ def _spans(split: Split, document: int, mask: Any, text: str) -> list[list[int]]
 
 
 def _text_index(split: Split, ids: Any, text: str) -> int:
-    """Return the length in characters of the part of `text` that the tokens `ids` encode.
+    """Return the index of the character in `text` that follows the tokens `ids`.
 
     The tokens `ids` must be the first tokens of `text`.
     """
@@ -128,9 +129,9 @@ def _text_index(split: Split, ids: Any, text: str) -> int:
 def excerpt(text: str, spans: Sequence[Sequence[int]], limit: int | None) -> str:
     """Return an excerpt of `text` with `limit` characters and with `spans` marked.
 
-    If `limit` is None, return the whole text. The excerpt is the beginning of the text. If the
-    first span begins after `limit` characters, half of the excerpt is the beginning of the text,
-    and the other half begins shortly before that span.
+    If `limit` is None, return the whole text. If the first span begins within the first `limit`
+    characters, the excerpt is the beginning of the text. Otherwise, half of the excerpt is the
+    beginning of the text, and the other half begins shortly before the first span.
     """
     if limit is None or len(text) <= limit:
         return marked(text, spans)

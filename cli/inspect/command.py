@@ -1,7 +1,7 @@
 """The command `dataprep inspect`, which prints a table of the manifest, and documents as text.
 
-The table needs only config.json, and a document needs only its own tokens. The command checks only
-what opening a dataset checks. `dataprep verify` checks the rest.
+The table needs only config.json, and a document needs only its own tokens. The files are checked
+only as far as opening the dataset checks them. `dataprep verify` checks all of them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def command(
     PATH is a directory made by `dataprep build`. Documents come with the input they were read from
     and their byte offset (or row) in it. --json always gives whole texts. In embeddings and pairs,
     a document is a row. In conversations, text that is trained on is green, or between ⟦ and ⟧
-    where there is no colour; --json gives it as spans of characters.
+    where there is no colour. --json gives the spans of this text in characters.
     """
     from dataprep.formats.read.dataset import open_dataset
 
@@ -113,9 +113,9 @@ def _chosen(
 ) -> list[tuple[str, int]]:
     """Return (split name, index) of each requested document, then of `sample` random documents.
 
-    In a dataset of preferences, `sample` random records are chosen instead, each with all its
-    documents. If `name` is None, the first split is used. Raise `UsageError` if one of `documents`
-    is out of range.
+    In a dataset of preferences, `sample` random records are chosen instead, and all documents of
+    these records are returned. If `name` is None, the first split is used. Raise `UsageError` if
+    one of `documents` is out of range.
     """
     if name is None and not dataset.splits:
         return []

@@ -31,9 +31,10 @@ def dataset_table(facts: Mapping[str, Any]) -> str:
 
 
 def document_text(found: Mapping[str, Any], limit: int | None) -> str:
-    """Return the text of a document: a line about its origin, then its text.
+    """Return a report on a document: a line about its origin, its text, and its ids if known.
 
-    At most `limit` characters are shown; None shows all.
+    The ids are known if `found` has them. The text is limited to `limit` characters. If `limit` is
+    None, all of it is shown.
     """
     head = (
         f"{found['split']}[{found['document']}]  {count_text(found['tokens'], 'token')}, from "

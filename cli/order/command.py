@@ -1,8 +1,8 @@
 """The command `dataprep order`, which shows the documents of a step, or the steps of a document.
 
-Both are computed from the order of the samples, in the same way as by a loader. So the result is
-true for any training run with the same datasets and options, finished or not. No batch is made, but
-torch is imported.
+The order of the samples is computed in the same way as in a loader. So the result is true for any
+training run with the same datasets and options, finished or not. No batch is made, but torch is
+imported.
 """
 
 from __future__ import annotations
@@ -212,10 +212,10 @@ class _Asked:
         return self.state is not None and self.step is None and self.doc is None
 
     def split_of(self, dataset: Dataset) -> str | None:
-        """Return the split in --split, or else the split in the state, or None if there is none.
+        """Return the name of the split: --split, or else the split of the state, or None.
 
-        The name of the split in the state may differ from its name in `dataset`. The name in
-        `dataset` is returned (see `split_in`).
+        The split of the state may have a different name in `dataset`. The name in `dataset` is
+        returned (see `split_in`).
         """
         return self.split or (None if self.state is None else split_in(self.state, dataset))
 
@@ -254,7 +254,7 @@ def _document(
 ) -> dict[str, Any]:
     """Return the facts about the requested document, for --json.
 
-    If its record has several documents, the key `other_documents` holds the facts about the others.
+    If its record has more documents, the key `other_documents` holds a list of facts about them.
     """
     from dataprep.runtime.inspect.provenance import find_record
     from dataprep.runtime.inspect.trace import steps_of_document
@@ -282,7 +282,10 @@ def _document(
 
 
 def _one_of(names: Sequence[object], name: object) -> AbstractContextManager[None]:
-    """Return a context that adds the dataset's `name` to errors if there are several `names`."""
+    """Return a context that adds `name` to errors, or does nothing if `names` has a single item.
+
+    `names` are the names of all datasets on the command line.
+    """
     return naming_dataset(name) if len(names) > 1 else nullcontext()
 
 

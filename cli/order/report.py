@@ -1,7 +1,7 @@
 """Results of `dataprep order`, for --json and as text.
 
-The text is a table for use with `grep` and `awk`. A line describes the part of a document that is
-in one sample.
+The text is a table for use with `grep` and `awk`. Each line describes one document, or the part of
+a document, in one sample.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ _ANY = 1 << 62  # positions: more than any epoch has
 class OrderOptions:
     """Options that decide the samples of every step, named as in `create_loader`.
 
-    If an option is None, the value in the saved state is used, or the default if the state has no
-    value or there is no state. If `labels` is the text "none", samples have no labels.
+    An option that is None gets its value from the saved state. If there is no state, or the state
+    has no such value, it gets the default. If `labels` is the text "none", samples have no labels.
     """
 
     batch_size: int
@@ -76,10 +76,10 @@ class OrderOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochOrder:
-    """Order of the samples of a loader in one epoch, which `sampler` divides into steps.
+    """Order of a loader's samples in one epoch, with the `sampler` that divides it into steps.
 
-    `names` are the paths of the datasets in a mixture, as written on the command line. The tuple is
-    empty for a single dataset.
+    For a mixture, `names` are the paths of its datasets, as written on the command line. For a
+    single dataset, `names` is empty.
     """
 
     samples: Traceable
@@ -150,7 +150,7 @@ def epoch_order(
     options: OrderOptions,
     state: State | None,
 ) -> EpochOrder:
-    """Return the order that a loader with these options has in its epoch.
+    """Return the order of a loader with these options, in the epoch where it starts.
 
     If `state` is given, the loader resumes from it, and `state` provides the options that are None.
     Errors call the datasets by their `names`. Raise the errors of `create_loader` and, if `state`
@@ -174,7 +174,7 @@ def epoch_order(
 
 
 def _at(order: EpochOrder, loader: Loader, state: State, epoch: int | None) -> EpochOrder:
-    """Return `order` for the epoch of `state`, with a step that begins where `state` was saved.
+    """Return `order` for the epoch of `state`, with a step that begins at the position of `state`.
 
     The state is loaded into `loader`. If `epoch` is given and differs from the epoch of the state,
     return `order` unchanged.
@@ -238,7 +238,7 @@ def _mixture(
 def _skips_of(
     datasets: Sequence[Dataset], names: Sequence[str], skip: Skips | Mapping[str, Skips] | None
 ) -> dict[Dataset, Skips]:
-    """Return the skip lists by dataset, for the datasets that have one.
+    """Return the skip lists by dataset, for the datasets that have a skip list.
 
     The argument `skip` maps paths of datasets to skip lists. If it is None or empty, the result is
     empty. Raise `UsageError` if `skip` is a single list or names an unknown path.
@@ -352,7 +352,8 @@ def _number(value: Any) -> int | None:
 def _skips(state: State, names: Sequence[str]) -> Skips | dict[str, Skips]:
     """Return the skip list in `state`, or, for a mixture, the skip lists by name of dataset.
 
-    Raise the error for a damaged state if a skip list is invalid, or if their number is wrong.
+    Raise the error for a damaged state if a skip list is invalid, or if a mixture does not have one
+    list for each dataset.
     """
     from dataprep.runtime.loader.state_errors import damaged
     from dataprep.runtime.order.skips import Skips
@@ -398,9 +399,9 @@ def require_datasets(
 
 
 def split_in(state: State, dataset: Dataset) -> str | None:
-    """Return the name of the split for which `state` was saved, or None if it names no split.
+    """Return the name of the split for which `state` was saved, or None if `state` names no split.
 
-    If `dataset` has the content of that split only under a different name, return this name.
+    If `dataset` has the same data only under a different name, return the name in `dataset`.
     """
     from dataprep.runtime.loader.order_match import contents_of
 

@@ -111,8 +111,8 @@ class ArrayEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
     `dtype` is one of `DTYPES`, and `row` is the shape of a row, [] for single numbers. If `scale`
     is set, it names another array, and the value of row `i` is the stored row times row `i` of that
     array. `unit` is true if every row is a vector of L2 norm 1. `categories` are the texts that the
-    numbers encode. `table` is true if other arrays refer to the rows by number, in which case the
-    rows are not records.
+    numbers encode. `table` is true if the rows are not records, but entries to which other arrays
+    refer by row number.
     """
 
     dtype: str
@@ -282,8 +282,8 @@ def _check_fields(name: str, entry: ArrayEntry) -> None:
 class PairSizes:
     """Number of rows in each table of a dataset of pairs, and sizes of rows.
 
-    `dim` is the dimension of the vectors, `negatives` is the number of negatives of each pair, and
-    `mentions` is the number of keywords of all pairs, where shared keywords are counted repeatedly.
+    `dim` is the dimension of the vectors, and `negatives` is the number of negatives of each pair.
+    `mentions` is the total number of keywords in all pairs. A keyword in two pairs counts twice.
     """
 
     pairs: int
@@ -318,7 +318,7 @@ def pair_sizes(arrays: Mapping[str, ArrayEntry], pairs: int) -> PairSizes:
 def check_pair_arrays(
     arrays: Mapping[str, ArrayEntry], rows: int, pairs: Mapping[str, Any]
 ) -> None:
-    """Raise unless `arrays` are those of a dataset of `rows` pairs and agree with `pairs`.
+    """Raise an error unless `arrays` form a valid dataset of `rows` pairs and agree with `pairs`.
 
     The argument `pairs` is the field of this name in config.json, which states sizes and the
     curriculum. Raise `IncompatibleError` for an unknown array, type or mode of the curriculum, and

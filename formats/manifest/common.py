@@ -85,7 +85,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]  # every size on di
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """Base of the parts of config.json. Unknown fields are ignored."""
+    """Base class of the structs in config.json. Unknown fields are ignored."""
 
 
 class FileEntry(Entry, frozen=True, kw_only=True):

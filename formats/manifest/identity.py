@@ -1,18 +1,17 @@
 """Digests that identify a dataset: `content_id` for the data of a split, `recipe_id` for a build.
 
-Splits with equal data have equal content ids, even if they are cut into different files.
+The `content_id` of a split is the SHA-256 of the canonical JSON of ``["dataprep content 1", kind,
+parts]``. A part describes one list of numbers, such as all token ids of the split. It states the
+role, type and count of the numbers, and the CRC-32 of their little-endian bytes. This CRC-32 is
+computed from the CRC-32s of the files, so the data are not read again. Splits with equal data have
+equal ids, even if the data are divided into different shards, units or inputs. Two different lists
+of equal type and count have the same CRC-32 with probability 2**-32. No check of integrity relies
+on the id.
 
-`content_id` of a split is the SHA-256 of the canonical JSON of ``["dataprep content 1", kind,
-parts]``. A part describes a run of numbers by its role, type and count, and by the CRC-32 of their
-little-endian bytes in stream order. The CRC-32 of a run is computed from the CRC-32s of its pieces.
-So the id does not depend on shards, units or inputs, and the data are not read again. Two different
-runs of equal type and count have the same CRC-32 with probability 2**-32. No check of integrity
-relies on the id.
-
-`recipe_id` is the SHA-256 of the canonical JSON of ``["dataprep recipe 1", versions, kind, inputs,
-parts]``. Inputs are described by their content, not by their names. Here `parts` are the options
-that affect the data. The engine and the number of workers are not among them, because they do not
-affect it. docs/format.md defines both ids in full.
+The `recipe_id` is the SHA-256 of the canonical JSON of ``["dataprep recipe 1", versions, kind,
+inputs, parts]``. Inputs are described by their content, not by their names. Here `parts` are the
+options that affect the data. The engine and the number of workers are not among them, because they
+do not affect the data. docs/format.md defines both ids in full.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ _VERSIONS = {"format": FORMAT_VERSION, "content": 1, "split": 1}
 def crc32_combine(first: int, second: int, length: int) -> int:
     """Return the CRC-32 of two concatenated byte strings.
 
-    The CRC-32s of the two are `first` and `second`, and `length` is the size of the second in
-    bytes.
+    The argument `first` is the CRC-32 of the first string. The argument `second` is the CRC-32 of
+    the second string, which has `length` bytes.
 
     >>> crc32_combine(crc32(b"data"), crc32(b"prep"), 4) == crc32(b"dataprep")
     True
@@ -127,7 +126,7 @@ def _shift(length: int) -> int:
 
 
 class TokenContent:
-    """Content id of a split of tokens, computed from parts that are added in stream order.
+    """Content id of a split of tokens, computed from parts that are added in the order of the data.
 
     >>> content = TokenContent("<u2")
     >>> content.add("tokens", 2, crc32(bytes([1, 0, 2, 0])))
@@ -152,8 +151,8 @@ class TokenContent:
     def content_id(self) -> str:
         """The content id of the parts that were added.
 
-        For a split without documents only tokens and lengths count. An empty split may have a shard
-        with an empty mask, and then it must have the same id as a split without shards.
+        If the split has no documents, only the roles tokens and lengths are included. So an empty
+        split has the same id with a shard (whose mask is empty) as without shards.
         """
         documents = self._sums["lengths"][0]
         parts = [

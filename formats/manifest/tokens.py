@@ -72,8 +72,8 @@ class ShardEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
 
     Datasets of conversations have a `mask`. Datasets of preferences also have `scores` (float32
     [documents]) and `groups` (uint64 [records + 1]). The file `groups` holds the index, within the
-    shard, of the first document of each record, and at the end the number of documents. If the
-    index of the split is null, the file `record_ids` has the record id of each document (int64
+    shard, of the first document of each record. Its last number is the number of documents. If
+    the split has no index file, the file `record_ids` holds the record id of each document (int64
     [documents]).
     """
 
@@ -171,10 +171,11 @@ class ChatEntry(Entry, frozen=True, kw_only=True):
     """Settings with which conversations were tokenized.
 
     `template` is the file with the chat template, byte for byte, and `template_origin` says where
-    the template came from. `masked_by` is "generation" (markers in the template) or "prefixes"
-    (renderings of growing prefixes). `form` is "chat", "pairs" (chosen, then rejected), "labels" or
-    "groups". `overlong_found` maps the policy `overlong` to the number of documents over
-    `max_tokens`, and "untrained_parts" to the number of parts left out without tokens to train on.
+    the template came from. `masked_by` is "generation" (the mask comes from markers in the
+    template) or "prefixes" (it comes from rendering longer and longer prefixes). `form` is "chat",
+    "pairs" (chosen, then rejected), "labels" or "groups". `overlong_found` may hold two counts. The
+    key with the value of `overlong` has the number of documents over `max_tokens`. The key
+    "untrained_parts" has the number of parts left out because they have no tokens to train on.
     """
 
     template: str

@@ -151,7 +151,7 @@ def _rules(manifest: ArrayManifest, name: str) -> Iterator[Rule]:
 
 
 def _cross_checks(run: Verification, manifest: ArrayManifest) -> Iterator[Task]:
-    """Yield a task for each comparison of two arrays, if neither array has a finding."""
+    """Yield a task for each comparison of two arrays. Arrays with findings are not compared."""
 
     def sound(*names: str) -> bool:
         files = (shard.file for name in names for shard in manifest.arrays[name].shards)
@@ -186,10 +186,10 @@ def _check_scaled(run: Verification, manifest: ArrayManifest, name: str, scale: 
 
 
 def _check_known_positives(run: Verification, manifest: ArrayManifest) -> None:
-    """Check that no negative of a pair is a positive of its question.
+    """Check that no negative of a pair is a positive of the pair's question.
 
-    In converted datasets only the source of the pair itself counts as a positive. The cost is a
-    sort of the pairs and a binary search for each negative.
+    In converted datasets only the source of the pair itself counts as a positive. In other datasets
+    the pairs are sorted, and each negative costs a binary search.
     """
     sizes = pair_sizes(manifest.arrays, manifest.rows)
     if not sizes.pairs or not sizes.negatives:
@@ -230,7 +230,7 @@ class _Negatives:
     def _ranges(self) -> Iterator[tuple[int, int]]:
         """Yield (first, stop) for ranges of questions with at most `_IN_MEMORY` pairs each.
 
-        The questions are divided into bins of equal width, and a range consists of whole bins. A
+        The questions are divided into bins of equal width, and a range consists of whole bins. So a
         range has more pairs only if one of its bins has more.
         """
         if self.sizes.pairs <= _IN_MEMORY:
@@ -266,8 +266,8 @@ class _Negatives:
     def _search(self, low: int, high: int, known: Ids) -> bool:
         """Return whether a negative of the questions from `low` to `high` - 1 is a known positive.
 
-        The array `known` holds the pairs of these questions (see `_known_pairs`). A finding about
-        the first such negative is added.
+        The array `known` holds the keys of the pairs of these questions (see `_known_pairs`). If
+        there is such a negative, a finding about the first one is added.
         """
         count = self.sizes.negatives
         for start, stop in _blocks(self.run, self.sizes.pairs, 8 * count):

@@ -49,7 +49,7 @@ def check_groups(run: Verification, shard: ShardEntry, form: str) -> None:
 
 
 class _RecordOffsets(OffsetCursor):
-    """Cursor over the group file of a shard, which holds each record's first document index."""
+    """Cursor over the group file of a shard: the index of the first document of each record."""
 
     def __init__(self, reader: Reader, run: Verification, shard: ShardEntry, form: str) -> None:
         self._pending = np.empty(0, np.int64)

@@ -2,8 +2,8 @@
 
 The SHA-256 decides whether a file is intact. The CRC-32 of each MiB locates damage. Content ids of
 splits are computed from the stored CRC-32s, so the stored CRC-32s are checked as well. `BlockSum`
-checks them with one exclusive or over all blocks, at a sixth of the cost of computing each CRC-32.
-Only a damaged file is read a second time, block by block.
+checks all of them at once, at a sixth of the cost of computing each CRC-32. Only a damaged file is
+read a second time, block by block.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ _WORD = 4  # bytes of a CRC-32
 class BlockSum:
     """Fast check of a file of `size` bytes against a table with the CRC-32 of each MiB.
 
-    CRC-32 is linear: the CRC (started at 0) of an exclusive or is the exclusive or of the CRCs, and
-    a block followed by `4 * n` zeros has its own CRC times x**(32 * n). So all whole blocks are
-    added by exclusive or, each shifted 4 bytes further than the block before it, and the CRC of the
-    sum equals the CRC of the table itself:
+    CRC-32 (started at 0) is linear: the CRC of the XOR of some blocks is the XOR of their CRCs, and
+    the CRC of a block followed by `4 * n` zeros is the CRC of the block times x**(32 * n). So all
+    whole blocks are combined by XOR, each shifted 4 bytes further than the block before it. The CRC
+    of the result equals the CRC of the table itself:
 
-        crc(sum of block[i] << 4 * i)  ==  crc(table[0], table[1], ...)
+        crc(XOR of block[i] << 4 * i)  ==  crc(table[0], table[1], ...)
 
     A single wrong entry is always detected, and so are two swapped entries. Several wrong entries
-    that cancel out are as improbable as damage that a CRC-32 misses. The rest of a file after its
-    last whole block is compared directly. Memory: one MiB, and 4 bytes for each MiB of the file.
+    that cancel out are as improbable as damage that a CRC-32 misses. The bytes after the last whole
+    block are checked by their own CRC-32. The memory is one MiB, and 4 bytes for each MiB of the
+    file.
 
     >>> whole = BlockSum(3)
     >>> whole.update(b"abc")

@@ -1,7 +1,7 @@
 """Rule for offsets, which divide a list of items into parts.
 
-The parts are documents (their items are tokens), records of preferences (items: documents) or pairs
-(items: keywords). Offsets begin at 0, never decrease, and end at the number of items. Part `i` has
+The parts may be documents (made of tokens), records of preferences (made of documents), or pairs
+(made of keywords). Offsets begin at 0, never decrease, and end at the number of items. Part `i` has
 the items from ``offsets[i]`` to ``offsets[i + 1]``. The number of items in a part may have limits.
 """
 
@@ -29,8 +29,8 @@ class OffsetRule:
     """Rule for one list of offsets: its last offset, and the sizes of its parts.
 
     The last offset must be `total`, and each part must have from `least` to `most` items. Findings
-    have the code `code`. Their texts use the words `part`, `items` and `limit` for a part, its
-    items, and the allowed number of items.
+    have the code `code`. In their texts, `part` is the word for a part, `items` is the word for its
+    items, and `limit` states the allowed number of items.
     """
 
     code: str
@@ -49,10 +49,10 @@ def checked_offsets(
     """Yield the offsets in a .npy file in chunks, checked against `rule`.
 
     The file must hold `rows` offsets. Each chunk but the first begins with the last offset of the
-    chunk before it. If the file continues a list from an earlier file, `first` is the index in the
-    list at which the file begins, and `before` is the last offset of the earlier file. If `ends` is
-    true, the file is the last of its list, and its last offset must be the number of items. Raise
-    `Refused` about the first wrong offset.
+    chunk before it. A list of offsets may be divided among several files. Then `first` is the index
+    in the list of the file's first offset, `before` is the last offset of the previous file, and
+    `ends` is true for the last file, whose last offset must be the number of items. Raise `Refused`
+    about the first wrong offset.
     """
     header = reader.expect_array(dtype, (rows,))
     at, last = first, np.array([before] if first else [], np.int64)

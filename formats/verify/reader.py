@@ -1,9 +1,9 @@
 """State of one verification, its threads, and a reader that hashes files while they are checked.
 
-Every check of content gets its data from a `Reader`, which hashes the data at the level full. So an
-intact file is not read again for its hashes. Files are read and not memory-mapped, so that a read
-error or a file that shrinks raises an exception. Links, directories and pipes are refused without
-being followed or waited for. A reader uses two MiB of memory.
+Every check of content gets its data from a `Reader`. At the level full, the reader also hashes the
+data, so an intact file is read only once. Files are read and not memory-mapped, so that a read
+error or a file that shrinks raises an exception. Links, directories and pipes are refused; links
+are not followed, and pipes are not waited for. A reader uses two MiB of memory.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class VerificationStopped(Exception):  # noqa: N818 (not an error: the caller wa
 class Verification:
     """State of one verification, shared by its checks in several threads.
 
-    `files` are the entries of all files in the manifest, in its order, which is also the order of
+    `files` are the entries of all files in the manifest, in the order of the manifest and of
     crc32.npy. `hashing` is true if hashes are checked.
     """
 
@@ -116,7 +116,7 @@ class Verification:
             return None
 
     def check_crc_file(self) -> None:
-        """Check crc32.npy. It locates damage in other files only if it has no findings itself."""
+        """Check crc32.npy. If it is intact, it is used to locate damage in other files."""
         with contextlib.ExitStack() as stack:
             reader = self.open(stack, CRC_NAME)
             if reader is not None:
@@ -154,8 +154,8 @@ class Reader:
     """Context manager that reads one file from beginning to end and hashes it.
 
     On entry it opens the file, and raises `IntegrityError` if the size is wrong. On exit, if hashes
-    are checked, it reads the rest of the file and adds a finding if a hash differs. A `Refused` or
-    `DataprepError` that is raised in the ``with`` block becomes a finding and goes no further.
+    are checked, it reads the rest of the file and adds a finding if a hash differs. If the ``with``
+    block raises `Refused` or `DataprepError`, the exception is suppressed and becomes a finding.
     """
 
     def __init__(self, run: Verification, entry: FileEntry) -> None:
@@ -212,8 +212,8 @@ class Reader:
     def _store_content(self, table: npt.NDArray[np.uint32] | None) -> None:
         """Store the CRC-32 of the content of the file, from which content ids are computed.
 
-        It is the attribute `content_crc` if a check has set it, or else is computed from `table`
-        (the CRC-32 of each MiB of the file). If both are None, store nothing.
+        If a check has set the attribute `content_crc`, store its value. Otherwise compute it from
+        `table` (the CRC-32 of each MiB of the file). If both are None, store nothing.
         """
         if self.content_crc is None and table is not None:
             hashed = FileHash(size=self.size, sha256=self._entry.sha256, crc32=table)
@@ -301,8 +301,8 @@ class Reader:
 
         Raise `Refused` if the file does not have the type `dtype` and this `shape`.
 
-        The first number that breaks a rule becomes a finding, and the rule is not used again. The
-        later rules are then not tried on this block, so that one number has one finding. When no
+        Add a finding about the first number that breaks a rule. This rule is then dropped, and the
+        remaining rules are not applied to this block, so that one number has one finding. When no
         rule is left, the generator ends without yielding the block. The argument `what` is the word
         for a row in findings, and `first` is the number of the first row of the file.
         """
@@ -390,8 +390,8 @@ class VerifyPlan:
     """Checks of one dataset, made from its manifest.
 
     The folders in `folders` may exist without files. `counts` are the totals for the report. `read`
-    are the names of the files whose content has rules. The function `check` checks these files, and
-    at the same time runs the tasks that it is given.
+    are the names of the files whose content has rules. The function `check(run, tasks)` checks
+    these files, and runs the further `tasks` at the same time.
     """
 
     kind: str

@@ -1,10 +1,10 @@
 """Checks that no record is lost or doubled: each is in exactly one split or in rejects.jsonl.
 
-In datasets of arrays the splits contain row numbers, and each row is in exactly one split.
+In datasets of arrays, a split is a list of row numbers, and each row is in exactly one split.
 
-While index files and rejects are read, a bit is set for each record (125 MB for 10**9 records). The
-counts in the manifest may be damaged, so the bits are allocated only if the files are large enough
-for these counts.
+While the index files and rejects are read, a bit is set for each record (125 MB for 10**9 records).
+A damaged manifest may state a huge number of records. So the bits are allocated only if the files
+are large enough for that number.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def check_records(run: Verification, manifest: Manifest) -> None:
 def check_row_splits(run: Verification, manifest: ArrayManifest) -> None:
     """Check index files and rejects.jsonl of a dataset of arrays.
 
-    The manifest is valid only if the splits together have as many rows as the arrays. So it is
-    enough to check that no row is in two splits, because then no row is missing.
+    The manifest is valid only if the splits together have as many rows as the arrays. So if no row
+    is in two splits, no row is missing, and only the former is checked.
     """
     indexes = [
         _SplitNumbers(
@@ -112,12 +112,12 @@ def check_row_splits(run: Verification, manifest: ArrayManifest) -> None:
 def _bits(
     run: Verification, indexes: Sequence[_SplitNumbers], count: int, removed: int = 0
 ) -> Bits | None:
-    """Return an empty `Bits` for the numbers 0 to `count` - 1.
+    """Return an empty `Bits` for the record ids (or row numbers) below `count`, or None.
 
-    The argument `removed` is how many of them are in neither an index file nor rejects.jsonl.
-    Return None if the undamaged files are too small to hold the other numbers. If numbers were
-    removed, and the set would take more memory than these files (and more than 128 KiB), add a note
-    and return None.
+    The argument `removed` is the number of records that are in no file. Return None if the
+    undamaged files are too small to hold the ids of all other records. If records were removed,
+    also return None, and add a note, if the bits would take more than 128 KiB and more memory than
+    the ids in these files.
     """
     names = {name for name in _files(indexes) if run.sound(name)}
     backed = sum(run.files[name].bytes // 8 for name in names)
@@ -147,7 +147,8 @@ def _check_indexes(
 ) -> Bits | None:
     """Check all index files and add their numbers to `bits`.
 
-    Return `bits`, or None if damage in one file prevented adding the numbers of a later file.
+    Return `bits`. After a damaged file, the numbers of later files are not added, and None is
+    returned.
     """
     for index in indexes:
         numbers = _NumberCheck(index)
@@ -261,8 +262,8 @@ class Bits:
     def add(self, ids: Ids) -> int | None:
         """Add the increasing integers `ids` and return None.
 
-        If some are in the set already, add none and return the position in `ids` of the first such
-        integer.
+        If some of them are in the set already, add nothing, and return the position in `ids` of the
+        first integer that is in the set.
         """
         if not len(ids):
             return None

@@ -1,7 +1,7 @@
 """The result of a verification: findings, which are failures, and notes, which are not.
 
-A finding has the four parts of an error (code, file, problem, advice) and prints as an error does.
-It also has the range of bytes if that is known.
+A finding has the four parts of an error (code, file, problem, advice) and is printed like an error.
+It also has the range of damaged bytes, if this is known.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Finding:
     """Difference between a dataset and its manifest.
 
     `start` and `stop` are the range of bytes in `file`, `block` is the index of the first damaged
-    MiB, and `row` is the row of the array or split. All four are None if they are unknown or have
-    no meaning. `exit_code` is the exit code of a command whose only finding this is.
+    MiB, and `row` is the row of the array or split. Each of the four is None if it is unknown or
+    does not apply. `exit_code` is the exit code of a command whose only finding this is.
 
     >>> print(Finding(code="E_HASH", file="crc32.npy", problem="is damaged"))
     error[E_HASH] crc32.npy: is damaged. Restore this file, or build again with --overwrite.
@@ -155,7 +155,7 @@ class VerifyReport:
     def exit_code(self) -> int:
         """Smallest exit code of the findings, or 0 if there are none.
 
-        The smallest is that of the most serious finding: 3 (damage) comes before 4, 5 and 6.
+        Smaller codes are more serious: 3 means damage, and comes before 4, 5 and 6.
         """
         return min((finding.exit_code for finding in self.findings), default=0)
 

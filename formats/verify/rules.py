@@ -1,10 +1,10 @@
 """Rules for the numbers in arrays, and the arrays to which each rule applies.
 
-A rule gets whole rows [k, width] and returns the first number that breaks it: the position of the
-number in the flattened block, and a text such as "is nan, must be finite", which a finding adds
-after the number of the row. Rules are vectorised and pass over a valid block once or twice. The
-position is searched for only in an invalid block. `dataprep verify` applies the rules to whole
-files, and datasets of arrays apply them to the rows they return.
+A rule gets a block of whole rows [k, width]. If a number breaks the rule, the rule returns the
+position of the first such number in the flattened block, and a text such as "is nan, must be
+finite". Findings add this text after the number of the row. Rules are vectorised and pass over a
+valid block once or twice. `dataprep verify` applies the rules to whole files, and datasets of
+arrays apply them to the rows they return.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def within(low: float, high: float, why: str = "", *, slack: float = 0) -> Rule:
 def inside(limits: Sequence[int], names: Sequence[str]) -> Rule:
     """Return the rule that numbers in column `k` are row numbers of the array `names[k]`.
 
-    They must be at least 0 and below `limits[k]`.
+    A number is valid if ``0 <= number < limits[k]``.
     """
     stops = np.array(limits, np.int64)
 
@@ -174,8 +174,8 @@ def unit(dtype: str) -> Rule:
 def scaled_unit(scales: Array) -> Rule:
     """Return the rule that int8 rows [k, width] times `scales` [k] have L2 norm 1.
 
-    Rounding to int8 moves each number by at most half a unit, and so a row by at most sqrt(width) /
-    2 times its scale. This is the tolerance.
+    The tolerance includes sqrt(width) / 2 times the scale of the row, because rounding to int8
+    moves each number by at most 0.5.
     """
 
     def find(block: Array) -> Violation:
@@ -195,9 +195,9 @@ def _not_unit(lengths: Array, slack: Array, width: int) -> Violation:
 
 
 def from_inputs(ends: npt.NDArray[np.uint64]) -> Rule:
-    """Return the rule for rows of provenance: (number of an input, position in it).
+    """Return the rule for rows of provenance: (number of an input, position in the input).
 
-    The input must exist, and the position must be below the value of `ends` for this input.
+    A row (i, p) is valid if ``i < len(ends)`` and ``p < ends[i]``.
     """
 
     def find(block: Array) -> Violation:

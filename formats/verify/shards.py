@@ -1,8 +1,8 @@
 """Checks of the files of a shard: offsets, ids, BOS and EOS, provenance, masks.
 
-Each file is read once, from beginning to end. Offsets and tokens are read side by side, so that
-memory is one MiB a file for documents of any length. For each kind of error, only the first error
-in a file is reported.
+Each file is read once, from beginning to end. Offsets and tokens are read side by side, in chunks,
+so the memory does not depend on the length of documents. For each kind of error, only the first
+error in a file is reported.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class _DocumentOffsets(OffsetCursor):
         super().__init__(run, reader, rule, shard.documents)
 
     def take(self, offsets: Offsets, sizes: Offsets) -> None:
-        """Count documents without text, and queue the positions of BOS and EOS, for `until`."""
+        """Count documents without text. Queue the positions of BOS and EOS for `until`."""
         full = sizes > 0
         self.zero_tokens += int(np.count_nonzero(sizes <= self._rules.frame))
         if self._rules.bos is not None:
@@ -158,7 +158,7 @@ def _check_tokens(
     """Check that all ids are in the vocabulary, and that BOS and EOS are where they must be.
 
     Add a finding about the first id that is too large. Return the findings about the first wrong
-    BOS and the first wrong EOS, which count only if the offsets are valid to the end.
+    BOS and the first wrong EOS. The caller must ignore them if the offsets turn out to be damaged.
     """
     width, first = np.dtype(rules.dtype).itemsize, 0
     found: dict[str, Finding] = {}

@@ -7,8 +7,8 @@
     full        SHA-256 of every file, and CRC-32 of each MiB to locate damage
 
 The level stat reads only config.json. The other levels read each file once, several files at a
-time, in memory that does not grow with the files (two MiB a file, a bit a record). Damaged files
-are read once more to locate the damage, and arrays once more to compare them with one another. All
+time. The memory is two MiB for each file being read, and one bit for each record. Damaged files are
+read once more to locate the damage, and arrays once more to compare them with one another. All
 findings are collected, and only an unusable config.json raises. Neither torch nor a tokenizer is
 imported, and no file is memory-mapped. Hashes detect accidents. For protection against an attacker,
 give the digest of config.json as `expect`.
@@ -112,7 +112,7 @@ def _plan(manifest: ArrayManifest | Manifest) -> VerifyPlan:
 
 
 def _with_inputs(run: Verification, manifest: ArrayManifest | Manifest) -> VerifyPlan:
-    """Return the checks of the dataset, after reading its inputs from the side file if it has one.
+    """Return the checks of the dataset, with the inputs from the side file if it has one.
 
     If the side file is damaged, return checks of the hashes only.
     """

@@ -61,7 +61,7 @@ DECISIONS = {
 def failure_of(event: Event, sources: Sequence[Source], *, all_bad: bool = False) -> DataprepError:
     """Return the error for the failure that `event` reports.
 
-    The argument `sources` holds the inputs, and the error names the input of a bad record. If
+    The argument `sources` holds the inputs. For a bad record, the error names its input. If
     `all_bad` is true, every record of a sample was bad, and the error does not advise leaving bad
     records out.
     """

@@ -1,7 +1,7 @@
 """Interface of executors, which run the units of a plan.
 
-All executors give the same events for the same units, and units have no effect on one another. So
-the choice of the executor never changes the result.
+Units do not affect one another, and all executors report the same events for the same units. So the
+choice of the executor never changes the result.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Executor(Protocol):
 
         The function `on_event` is called in the caller's thread for each event. If it raises an
         exception, the executor stops and the exception propagates. The function `begun` is called
-        once, in the same thread, when the units have begun or just before. The function `inputs`
+        once, in the same thread, just before or just after the units begin. The function `inputs`
         returns the inputs of a unit, for error messages.
         """
 

@@ -31,7 +31,7 @@ _ready: list[Launched] = []
 
 
 class Launched(NamedTuple):
-    """Worker process, the pipe to read its events from, and the file with its current activity.
+    """Worker process, the pipe of its events, and the file that names its current activity.
 
     In the worker, `read.process_limits.Watch` writes this file.
     """
@@ -48,7 +48,7 @@ class Launched(NamedTuple):
 
 @contextlib.contextmanager
 def ahead(count: int, likely: str | None = None) -> Iterator[None]:
-    """Start `count` workers for `launch` to return, and kill the unused workers on exit.
+    """Start `count` workers for `launch` to return. On exit, kill the workers that were not used.
 
     If `likely` is given, the workers import the kind of build at this address (``module:class``).
     """

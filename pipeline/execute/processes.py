@@ -1,9 +1,9 @@
 """Executor with worker processes on this machine, which is the default.
 
 A worker that dies is replaced, and its unit is tried once more. If the second worker dies too, the
-build stops and names the unit. A worker may also be ended by a limit of `Watch` (on the processor
-time of a chat template, for example) or crash during work that `Watch` records. It is replaced as
-well, but its unit has failed and is not tried again.
+build stops and names the unit. In two cases the unit fails at the first attempt, and only the
+worker is replaced: if the worker exceeds a limit of `Watch` (such as the processor time of a chat
+template), or if it crashes during work that `Watch` records.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ _Questions = queue.SimpleQueue[bytes]
 class Processes:
     """Executor with `count` worker processes, each with a thread that sends it one unit at a time.
 
-    On entry to the context the workers start and import the kind of build at `address`, while the
-    caller still plans. On exit the workers are killed, and unfinished units are lost.
+    The executor is a context manager. On entry, the workers start and import the kind of build at
+    `address`, while the caller still plans. On exit, the workers are killed, and unfinished units
+    are lost.
     """
 
     def __init__(self, count: int, address: str) -> None:
@@ -81,7 +82,7 @@ class Processes:
     def load(self, *requests: bytes) -> None:
         """Send `requests` in order to every worker, so that it loads what units will need.
 
-        After the first of `requests`, the first worker waits until `ask_first` or `run` is called.
+        After the first request, the first worker waits until `ask_first` or `run` is called.
         """
         for number, process in enumerate(self._processes):
             self._feed_by_thread(process, requests, self._questions if number == 0 else None)
@@ -90,7 +91,7 @@ class Processes:
         """Send `request` to a worker, and return the event with its answer or failure.
 
         A worker is started if there is none. This method must be called before `load`. Raise
-        `StorageError` if the worker dies.
+        `StorageError` if the worker dies for a reason that `Watch` does not explain.
         """
         process = self._processes[0] if self._processes else self.start()
         event = process.ask(self._address, request) or process.failure(NO_UNIT)
@@ -176,8 +177,8 @@ class Processes:
     ) -> None:
         """Send `process` the requests, and then units until none is left.
 
-        Each process has its own thread, which runs this method. If `questions` is given, its next
-        item is sent after the first request.
+        This method runs in the thread of `process`. If `questions` is given, its next item is sent
+        after the first request.
         """
         for request in requests[:1]:
             process.post(self._address, request)
@@ -310,8 +311,8 @@ class _Process:
     def failure(self, unit: int) -> Event | None:
         """Return the event for the failure of `unit` if `Watch` explains it, or else None.
 
-        There is an event if the worker exceeded its time limit or crashed during an activity that
-        `Watch` had recorded. The method waits until the worker has ended.
+        `Watch` explains it if the worker exceeded its time limit, or crashed during an activity
+        that `Watch` had recorded. The method waits until the worker has ended.
         """
         place = read_activity(self._launched.note)
         code = self.wait()

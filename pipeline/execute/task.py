@@ -1,8 +1,8 @@
 """Tasks, which do the work on a unit, and the results that they store.
 
 What a task writes depends only on the plan and the number of the unit. It does not depend on other
-units, the worker, the clock or the machine. The directory of a unit gets its final name by one
-rename, so a unit is either complete or missing.
+units, the worker, the clock or the machine. A task works in a temporary directory, which is renamed
+when the unit is complete. So a unit is either complete or missing.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class TaskKind(Protocol):
         """Return the answer to a request that the coordinator sends before there is a plan.
 
         The same instance opens the tasks afterwards, so it can keep what it has loaded. The object
-        `watch` sets the limits of this process, or is None if there are none. The default
+        `watch` sets the limits of this process. It is None if there are no limits. The default
         implementation raises `ValueError` for every request.
         """
         raise ValueError(f"{type(self).__name__} answers no requests")

@@ -1,9 +1,9 @@
 """Pieces: documents of one unit and one split, stored in the layout of a shard.
 
-Tokens are written as they come. Offsets, provenance and record numbers follow when the piece is
-closed. When the dataset is assembled, a large piece becomes a shard as it is, and small pieces are
-joined. Pieces of conversations also have a loss mask, and pieces of preferences also have a score
-for each document.
+The tokens of a document are written when it is added. Offsets, provenance and record numbers are
+written when the piece is closed. When the dataset is assembled, a large piece becomes a shard as it
+is, and small pieces are joined. Pieces of conversations also have a loss mask, and pieces of
+preferences also have a score for each document.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
     Exact splits add `.keys`, uint64 [documents, 2]: for each document, the hash of its split key
     and the size of its text in bytes. Conversations add `.mask`, uint8 [tokens] without a header.
-    Preferences add `.scores`, and `.groups`, uint64 [records + 1]: the first document of each
-    record, then the number of documents. The field `trained` is the number of tokens with a mask of
-    1. The field `crc32` has the CRC-32 of each part of the content (see
+    Preferences add `.scores`, and `.groups`, uint64 [records + 1]: the index of the first document
+    of each record, then the number of documents. The field `trained` is the number of tokens to
+    train on. The field `crc32` holds the CRC-32 of each part of the content (see
     `formats.manifest.identity`).
     """
 

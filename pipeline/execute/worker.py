@@ -146,9 +146,9 @@ def _fields(error: DataprepError) -> tuple[str, str, str | None, str | None, str
 
 
 def _failure(number: int, error: Exception) -> Event:
-    """Return the event for `error`, which is being handled.
+    """Return the event for `error`, the exception that is being handled.
 
-    The event has a traceback unless `error` is an error of the operating system.
+    The event holds a traceback unless `error` is an error of the operating system.
     """
     if isinstance(error, OSError) and error.errno is not None:  # such as a limit of open files
         return Event(unit=number, error=_fields(system_error(error, error.filename or "worker")))
@@ -158,9 +158,9 @@ def _failure(number: int, error: Exception) -> Event:
 
 
 class _Worker:
-    """State of a worker: the kinds imported so far, the task of the plan, and the clock.
+    """State of a worker: the kinds of build imported so far, the task of the plan, and the clock.
 
-    It has a method for each message.
+    Each message is handled by the method of its name.
     """
 
     def __init__(
