@@ -59,8 +59,8 @@ def split_in_name(name: str) -> str | None:
 def named_splits(sources: Sequence[Source], hf_split: str | None = None) -> dict[str, list[Source]]:
     """Return the inputs that are named like splits, by split, if they should be built separately.
 
-    They should if there are both training inputs and held-out inputs (`val` or `test`), if all
-    inputs are held out, or if a held-out file is named only after a split, such as ``test.jsonl``.
+    This is so in three cases: there are both training inputs and held-out inputs (`val` or `test`),
+    all inputs are held out, or a held-out file is named only after a split, such as ``test.jsonl``.
     Otherwise return an empty dict, because a folder ``test`` beside other folders may contain
     anything.
     """
@@ -111,7 +111,10 @@ def named_split_notes(
 
 
 def _only_folder(options: NamedSplitOptions) -> str | None:
-    """Return "val" or "test" if the only input is a folder with such a name, otherwise None."""
+    """Return "val" or "test" if the only input is a folder named after this split, otherwise None.
+
+    For example, the result is "val" for folders named `val`, `dev` and `validation`.
+    """
     if len(options.input) != 1 or not Path(options.input[0]).is_dir():
         return None
     split = _WORDS.get(Path(options.input[0]).name.lower())

@@ -111,7 +111,7 @@ def load_plan(path: Path, decoder: msgspec.json.Decoder[P]) -> P:
 
 
 def kind_of_plan(path: Path) -> str:
-    """Return the address (``module:class``) of the kind of build that the plan in `path` is for.
+    """Return the address (``module:class``) of the class for the build whose plan is in `path`.
 
     Raise `IntegrityError` if the plan cannot be decoded.
     """

@@ -1,4 +1,4 @@
-"""A sample of the texts in the inputs, and an iterator over all of them.
+"""A sample of the texts in the inputs, and an iterator over all texts.
 
 The sample is used to compare engines and to make estimates. It contains the first records of up to
 eight units, evenly spaced. For inputs and records of any size, making it takes a fraction of a

@@ -104,8 +104,8 @@ def exact_sizes(shares: Sequence[float | int | None], total: int) -> list[int]:
     Each share is a fraction of `total`, a number of documents, or None for the rest. Fractions are
     rounded to the nearest number of documents (half to even). If the sum would exceed `total`, all
     fractions are rounded down instead. If no share is None, all must be fractions, and the last
-    part also gets the documents that rounding leaves over. The part with the share None gets a
-    negative number if the other parts exceed `total`.
+    part also gets the documents that rounding leaves over. If the other parts exceed `total`, the
+    rest (the share None) is negative.
 
     >>> exact_sizes([10, 0.25, None], 100), exact_sizes([0.29, 0.71], 100)
     ([10, 25, 65], [29, 71])
@@ -126,10 +126,11 @@ def cut_points(
 ) -> list[tuple[int, int]]:
     """Return the (hash, record id) at which each part except the last ends (exclusive).
 
-    The argument `sizes` lists the number of documents in each part. The function `parts` yields the
-    hashes and record ids of all documents in batches, and is called twice. Hashes are counted in
-    65,536 buckets. Only the documents in the buckets of the cuts are held in memory, at 16 bytes
-    each. They are few unless many documents have the same key.
+    The documents are sorted by hash, then by record id. The argument `sizes` lists the number of
+    documents in each part. The function `parts` yields the hashes and record ids of all documents
+    in batches, and is called twice. Hashes are counted in 65,536 buckets. Only the documents in the
+    buckets of the cuts are held in memory, at 16 bytes each. They are few unless many documents
+    have the same key.
     """
     ranks = np.cumsum(sizes)[:-1].tolist()
     histogram = np.zeros(1 << _BUCKET_BITS, np.int64)

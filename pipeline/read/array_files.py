@@ -49,9 +49,9 @@ Array = npt.NDArray[Any]
 class ArrayLayout(NamedTuple):
     """Layout of an array in its file: where its rows begin, and their shape and dtype.
 
-    The array has `rows` rows of the given `shape` and `dtype`. They begin `stride` bytes apart, and
-    the first row begins at byte `offset` of the file or .npz member. For bfloat16 numbers,
-    `bfloat16` is True and `dtype` is uint16.
+    The array has `rows` rows of the given `shape` and `dtype`. Row `i` begins at byte
+    ``offset + i * stride`` of the file or .npz member. For bfloat16 numbers, `bfloat16` is True and
+    `dtype` is uint16.
     """
 
     dtype: np.dtype[Any]
@@ -131,8 +131,8 @@ def _read_npy_header(
     """Return the dtype and shape from the .npy header in `stream`.
 
     Afterwards the stream is positioned at the data. Raise `InputError` if the header is damaged, or
-    if the array holds Python objects, has no rows, or is stored column by column. Errors call the
-    array `name`.
+    if the array holds Python objects, has no rows, or is stored column by column. The error message
+    calls the array `name`.
     """
     read: Any = np.lib.format
     with _decoding(source):
@@ -161,7 +161,7 @@ def _read_npy_header(
 
 
 class _FlatFile:
-    """A .npy or .safetensors file that has been opened. Any rows can be read from it directly."""
+    """Opened .npy or .safetensors file, from which any range of rows can be read directly."""
 
     def __init__(self, source: Source, stream: FileIO) -> None:
         self._source, self._stream = source, stream
@@ -231,10 +231,10 @@ class _FlatFile:
 
 
 class _NpzFile:
-    """A .npz archive that has been opened.
+    """Opened .npz archive.
 
-    Members that are not arrays of rows of numbers are ignored. Raises `InputError` if the archive
-    has no other members.
+    Arrays that cannot be used as rows of numbers are ignored. If no array can be used, raises the
+    `InputError` about the first array.
     """
 
     def __init__(self, source: Source, archive: zipfile.ZipFile) -> None:
@@ -294,7 +294,7 @@ class _NpzFile:
 
 
 class _TorchFile:
-    """A .pt file that has been opened. It holds a dictionary of tensors, or a single tensor.
+    """Opened .pt file that holds a dictionary of tensors or a single tensor.
 
     A single tensor gets the name `ARRAY_NAME`.
     """

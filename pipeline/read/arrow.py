@@ -52,10 +52,9 @@ def arrow_errors() -> tuple[type[Exception], ...]:
 class BatchLimits:
     """Limits on the number of rows that are decoded together.
 
-    A batch has at most `rows` rows, and about `bytes` bytes in the wanted columns. The function
-    `for_text` gives a further limit on the number of rows, for Parquet columns with a dictionary.
-    It is called with the length in bytes of the longest text in the dictionary, because every row
-    may hold that text.
+    A batch has at most `rows` rows and about `bytes` bytes in the wanted columns. In a Parquet
+    column with a dictionary, every row may hold the longest text of the dictionary. If `for_text`
+    is given and this text has `n` bytes, a batch has at most ``for_text(n)`` rows.
     """
 
     rows: int
@@ -89,10 +88,10 @@ class Table(Protocol):
         """Return the index in the table of the first row of `span`."""
 
     def stored_bytes(self, span: Span) -> Callable[[int], int]:
-        """Return a function that estimates how many bytes of input hold the first rows of `span`.
+        """Return a function that estimates the input bytes taken up by the first rows of `span`.
 
-        The function takes the number of rows. All its results may be too large by the same
-        constant, so only the difference between two results is meaningful.
+        The function is called with the number of rows. Only the difference between two results is
+        meaningful, because all results may be too large by the same constant.
         """
 
     def batches(self, span: Span, columns: Sequence[str], limits: BatchLimits) -> Iterator[Any]:
@@ -135,12 +134,12 @@ def portions(
     batches: Iterable[Any],
     convert: Callable[[Any, int, int], Iterable[P]],
 ) -> Iterator[P]:
-    """Yield the batches of records that `convert` makes from `batches`, the Arrow rows of `span`.
+    """Yield the batches of records that `convert` makes from the Arrow rows of `span`.
 
-    The function is called as ``convert(rows, row, record)``: `rows` is an Arrow batch, `row` is the
-    index of its first row in the table, and `record` is the index of that row in the span. The
-    attribute `consumed` of each result is set to the stored bytes of its rows. Raise `InputError`
-    if the function raises one of `arrow_errors`.
+    The argument `batches` holds these rows. The function is called once for each Arrow batch, as
+    ``convert(rows, row, record)``. The first row of the batch has the index `row` in the table and
+    the index `record` in the span. The attribute `consumed` of each result is set to the stored
+    bytes of its rows. Raise `InputError` if the function raises one of `arrow_errors`.
     """
     with table.decoding():
         first, stored = table.first_row(span), table.stored_bytes(span)

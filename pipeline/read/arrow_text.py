@@ -1,8 +1,8 @@
 """Texts and split keys from tables of Arrow rows.
 
-At most 8 MiB of text (or a single larger record) is converted to Python objects at a time. Columns
-with a dictionary or of a view type can repeat a text in many rows, so that a small table would
-otherwise use any amount of memory.
+At most 8 MiB of text (or a single larger record) is converted to Python objects at a time. In a
+column with a dictionary or of a view type, many rows can share one stored text. Without this limit,
+such a column in a small file could therefore fill any amount of memory.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def text_batches(
 
 
 def _joined(batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield Arrow tables, each of which combines several of `batches`.
+    """Combine consecutive `batches` into Arrow tables, and yield the tables.
 
     A table is complete once it has `_BATCH_ROWS` rows or `_BATCH_BYTES` bytes.
     """
@@ -144,7 +144,7 @@ class TextColumns:
     def batches(self, rows: Any, first_row: int, first_record: int) -> Iterator[Batch]:
         """Yield the records of `rows` in batches of at most `TEXT_BYTES` bytes of text.
 
-        A larger record has a batch of its own. The first of `rows` has the index `first_row` in the
+        A larger record has a batch of its own. The index of the first row is `first_row` in the
         table, and `first_record` in the span.
         """
         sizes = self._sizes(rows, self.field)

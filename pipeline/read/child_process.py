@@ -7,8 +7,9 @@ later calls use it. Outside such a block the functions run in the calling proces
 such block, because the coordinator reports their crashes. Decorated functions must be defined at
 the top level of a module, and their arguments and results must be picklable.
 
-The child is a fork, which starts in some milliseconds. If this process has several threads and has
-loaded a library with locks, the child is a new interpreter instead.
+On Linux the child is a fork, which starts in a few milliseconds. On other systems it is a new
+interpreter. It is also a new interpreter if this process has several threads and has loaded a
+library that uses threads or locks.
 """
 
 from __future__ import annotations

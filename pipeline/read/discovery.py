@@ -120,7 +120,7 @@ def _conversion_remedy(suffixes: Collection[str], what: str) -> str | None:
     """Return advice on how to unpack or convert files with the given `suffixes`.
 
     Return None if a suffix belongs to neither an archive nor a table, or if there is no suffix.
-    The argument `what` is the pronoun for the files: "it" or "them".
+    The advice calls the files `what`, which is "it" or "them".
     """
     packed, tables = _PACKED.keys() & suffixes, _TABLES.keys() & suffixes
     if not suffixes or len(packed) + len(tables) < len(suffixes):
@@ -412,7 +412,7 @@ def _wide_encoding(head: bytes) -> str | None:
 def _opens_array(head: bytes) -> bool:
     """Return whether `head` begins with ``[`` and its first line is not a complete JSON value.
 
-    If the first line is complete, the file may be JSON lines that are arrays.
+    If the first line is complete, the file may be JSON lines, each of which is an array.
     """
     first = head.removeprefix(_BOM).lstrip().split(b"\n", 1)[0]
     if not first.startswith(b"["):

@@ -49,7 +49,7 @@ STREAMS = ("jsonl", "json", "text")
 def table_fingerprints(
     sources: Sequence[Source], config: str | None, split: str | None
 ) -> dict[int, str]:
-    """Return the fingerprint of each table in `sources`, by its index in `sources`.
+    """Return a mapping from the index of each table in `sources` to the table's fingerprint.
 
     Inputs whose format is in `STREAMS` are left out, because they are hashed while they are read.
     The arguments `config` and `split` select a part of a Hugging Face dataset.

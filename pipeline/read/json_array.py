@@ -129,10 +129,10 @@ class _Scanner:
     def _escaped(
         self, part: bytes, octets: npt.NDArray[np.uint8], quotes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:
-        """Return for each of `quotes` (offsets of quotes in `part`) whether it is escaped.
+        """Return whether each quote in `part` is escaped, as a boolean array [quotes].
 
-        The argument `octets` holds the bytes of `part`. A quote is escaped if it follows an odd
-        number of backslashes.
+        The argument `octets` holds the bytes of `part`, and `quotes` the offsets of the quotes. A
+        quote is escaped if it follows an odd number of backslashes.
         """
         slashes = np.flatnonzero(octets == _SLASH)
         hidden = np.zeros(len(quotes), bool)
@@ -267,7 +267,7 @@ class _ArrayBuffer:
         self._begin_after(cuts[-1])
 
     def _begin_after(self, size: int) -> None:
-        """Begin a new element, `size` bytes and one separator (a comma or bracket) further on."""
+        """Start a new element after the next `size` bytes and a separator (a comma or bracket)."""
         self._offset += size + 1
         self._size = 0
         self._waiting = []

@@ -1,11 +1,11 @@
 """Wanted fields of JSON lines, read at over 1 GB/s if the lines are well-formed.
 
 There are two paths with equal results. The block path decodes a whole block with msgspec, which
-reads only the wanted fields. It then proves what msgspec does not check (see `json_proofs`): one
-object per line, each wanted field only once in it, valid UTF-8, and no deep nesting. Objects that
-are not nested are decoded with all fields, which proves the last two. If a proof fails, the line
-path parses each line and reports its problem. tests/pipeline/read/test_jsonl.py compares both paths
-with the parser of the standard library.
+reads only the wanted fields. It then proves what msgspec does not check (see `json_proofs`): every
+line is one object, has each wanted field only once, is valid UTF-8, and is not nested deeply. For
+objects without nesting, all fields are decoded, which proves the last two points. If a proof fails,
+the line path parses each line and reports its problem. tests/pipeline/read/test_jsonl.py compares
+both paths with the parser of the standard library.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Path = tuple[str, ...]
 
 
 class BadLineError(Exception):
-    """A line that is not a usable record. The arguments are a code for the reason and a detail."""
+    """Error about an unusable line. The arguments are a code for the reason and a detail."""
 
 
 Explain = Callable[[Any], BadLineError | None]
@@ -165,7 +165,7 @@ class JsonlParser:
 
 
 def _check(value: Any, path: tuple[str, ...], wanted: Any) -> BadLineError | None:
-    """Return the error for a value at `path` that is missing or not a `wanted` type, or None."""
+    """Return an error if the value at `path` is missing or has no `wanted` type, otherwise None."""
     try:
         found = find(value, path)
     except BadLineError as bad:
@@ -183,11 +183,10 @@ def _check(value: Any, path: tuple[str, ...], wanted: Any) -> BadLineError | Non
 class JsonRows:
     """Decoder of wanted fields in JSON lines. `wanted` maps the path of each field to its type.
 
-    Each line becomes a row, from which the functions of `values_at` read the values. A field whose
-    own name is the dotted path takes precedence over the nested field. The function `explain` gets
-    the object of a line that cannot be decoded, and returns the error about its fields. If
-    `constants` is True, this object may contain NaN and infinities, which are otherwise invalid
-    JSON.
+    Each line becomes a row. A function made by `values_at` reads a value from a row. A field with
+    the name "a.b" takes precedence over the field "b" inside "a". If a line cannot be decoded, its
+    object is passed to `explain`, which returns the error about its fields. If `constants` is True,
+    this object may contain NaN and infinities. They are otherwise invalid JSON.
     """
 
     def __init__(
@@ -319,7 +318,7 @@ class _DottedRows:
         return self._nested(self._rows.line(raw))
 
     def _nested(self, row: Any) -> Any:
-        """Return the values of `row` in an object that the functions of `values_at` can read."""
+        """Return an object from which the functions of `values_at` can read the values of `row`."""
         top = SimpleNamespace()
         for (*above, name), take in self._takers:
             at = top
@@ -362,7 +361,7 @@ class _Key:
     def once_a_line(self, data: bytes, octets: npt.NDArray[np.uint8], lines: int) -> bool:
         """Return whether no line of `data` has the key twice.
 
-        Each of the `lines` lines must have the key at least once.
+        The result is valid only if each of the `lines` lines has the key at least once.
         """
         first = self._quoted[0]
         if len(self._quoted) == 1 and len(first) >= 4 and count_of(octets, first) <= lines:
@@ -372,7 +371,7 @@ class _Key:
     def count(self, data: bytes, expected: int) -> int:
         """Return how often the name occurs as a key in `data`, written without unneeded escapes.
 
-        Strings that are not keys are counted too, unless the result would exceed `expected`.
+        Strings that are not keys are also counted, unless the result would then exceed `expected`.
         """
         found = sum(map(data.count, self._quoted))
         return found if found <= expected else sum(len(use.findall(data)) for use in self._uses)
@@ -451,9 +450,9 @@ def parse_unique(
 ) -> Any:
     """Return the JSON value in `raw`, parsed with the standard library.
 
-    Raise `BadLineError` if an object has a name twice (one of `names`, or any if `names` is None).
-    The function `constant` converts NaN and infinities. If it is None, they raise `ValueError`, as
-    all invalid JSON does.
+    Raise `BadLineError` if an object has one of `names` twice (any name if `names` is None), and
+    `ValueError` for invalid JSON. The function `constant` converts NaN and infinities. If it is
+    None, they are invalid.
     """
     twice: list[str] = []
 

@@ -1,8 +1,8 @@
 """Checks of whole blocks of JSON lines, each in a few vectorised passes.
 
-The decoder reads only the wanted fields. It would therefore accept several objects on a line, any
-depth, and invalid UTF-8 in other fields. These checks reject such blocks. A check may reject a
-valid block (which is then parsed line by line), but never accepts an invalid block.
+The decoder reads only the wanted fields. It would therefore accept several objects on a line,
+nesting of any depth, and invalid UTF-8 in other fields. These checks reject such blocks. A check
+may reject a valid block (which is then parsed line by line), but never accepts an invalid block.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _IN_OBJECT = _table(b' \t\r"}')
 
 
 def one_object_a_line(octets: Octets, starts: Starts) -> bool:
-    r"""Return whether every line starts with `{`, and every inner newline follows `}` or `}\r`.
+    r"""Return whether every line starts with `{` and, except for the last, ends with `}` or `}\r`.
 
     Inside a JSON value there is never a newline between `}` and `{`, because a comma would be
     needed and strings cannot contain a newline. So if the block also parses as one object for each

@@ -185,11 +185,11 @@ class LineStream:
         return self._compressed.consumed if self._compressed else 0
 
     def needed_bytes(self) -> int:
-        """Return about how many compressed bytes contain the text yielded so far.
+        """Return the approximate number of compressed bytes that contain the text yielded so far.
 
-        The result is 0 for a plain file. Unlike `stored_bytes`, this does not count bytes that were
-        read ahead. Unless all text has been read, up to `_MOST_AHEAD_BYTES` of further text are
-        read to measure the compression, so the stream cannot be used afterwards.
+        The result is 0 for a plain file. Unlike `stored_bytes`, it does not include bytes that were
+        read ahead. The stream cannot be used afterwards: to measure the compression, up to
+        `_MOST_AHEAD_BYTES` bytes of further text are read.
         """
         if self._compressed is None or self._inflating is None:
             return self.stored_bytes  # all was read
@@ -410,7 +410,7 @@ class _Lines:
     def skip_partial_line(self, stop: int | None = None) -> None:
         """Skip the rest of the current line, including its newline.
 
-        If the line continues beyond the byte position `stop`, the iteration may end there.
+        If there is no newline before the byte position `stop`, the iteration may end there.
         """
         while stop is None or self.offset < stop:
             data = self._rest or self._reader.read(self._block_bytes)

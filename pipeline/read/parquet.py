@@ -76,7 +76,7 @@ def open_parquet(source: Source, **options: Any) -> Any:
     """Return the `pyarrow.parquet.ParquetFile` of `source`.
 
     The file is read in small pieces and never memory-mapped. Arrow's system allocator is used,
-    because the other allocators reserve more memory than the limit of `group_batches`.
+    because the other allocators reserve more memory than `group_batches` allows.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -151,7 +151,7 @@ def _limited(batches: Iterator[Any]) -> Iterator[Any]:
 def _may_hold_huge_rows(source: Source, metadata: Any, group: int, columns: Sequence[str]) -> bool:
     """Return whether a single row of the row group may be too large to decode without a limit.
 
-    Only `columns` count. Raise `InputError` if even the average row is larger than
+    Only the given `columns` are examined. Raise `InputError` if even the average row is larger than
     `MAX_RECORD_BYTES`.
     """
     described = metadata.row_group(group)

@@ -74,9 +74,9 @@ def _plain_lines(block: Block, record: int) -> Batch | None:
 
 
 def _any_lines(block: Block, record: int, line: int) -> Batch:
-    """Return the lines of a block as a batch, decoded one by one. Unusable lines are rejected.
+    """Return the lines of a block as a batch, decoded one by one. Unusable lines become rejects.
 
-    The first record and the first line have the indices `record` and `line` in the span.
+    The first record has the index `record` in the span, and the first line has the index `line`.
     """
     batch = _BatchBuilder(record, line)
     for offset, raw, size in _lines(block):
@@ -92,10 +92,10 @@ def _any_lines(block: Block, record: int, line: int) -> Batch:
 def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Batch]:
     """Yield batches in which each run of lines that are not blank is a document.
 
-    The documents of a span begin after its first blank line, and end at the first blank line at or
-    after the end of the span. If `from_start` is True, they begin at the start of the span, as they
-    must in the first span of a file. So a file can be cut into spans at any byte. The stream must
-    be made with ``overrun=True``.
+    A span yields the text from its first blank line to the first blank line at or after its end, so
+    a file can be cut into spans at any byte. If `from_start` is True, which is needed for the first
+    span of a file, the text begins at the start of the span instead. The stream must be made with
+    ``overrun=True``.
     """
     record = line = 0
     started = from_start

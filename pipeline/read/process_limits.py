@@ -1,17 +1,17 @@
 """Limits of worker processes: processor time, memory, and the lifetime of the parent.
 
 Code that holds the interpreter's lock cannot be interrupted from within its process: no other
-thread runs, and no Python signal handler is called. The kernel can end the process, though. Its
-timer of processor time sends SIGPROF, whose default action is to terminate the process. An
-allocation beyond the memory limit raises `MemoryError`. Both limits are for worker processes, never
-for the user's own process. Because the timer counts processor time and not elapsed time, a busy
-machine does not end a worker.
+thread runs, and no Python signal handler is called. But the kernel can end the process: a timer of
+processor time sends SIGPROF, whose default action is to terminate the process. The timer does not
+count the time that a busy machine spends on other processes. An allocation beyond the memory limit
+raises `MemoryError`. Both limits are for worker processes, never for the user's own process.
 
 A worker writes its current record into a file that it shares with its parent. The parent reads the
 file if the worker dies. When the parent dies, its workers end too: in each worker a thread waits
-until nobody reads from the pipe for reports. Without the thread, a worker would notice only at its
-next report, which may come a minute later if a tokenizer is running. The next build removes the
-files of the unfinished unit (the part of the input that the worker was processing).
+until nobody reads from the pipe for reports. Without the thread, a worker would notice the death of
+its parent only at its next report, which may come a minute later if a tokenizer is running. The
+next build removes the files of the unfinished unit (the part of the input that the worker was
+processing).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class ReadOptions:
 
 
 class StreamReader:
-    """Base class of the readers of one span, with the progress and digests of the byte stream.
+    """Base class of the readers of one span, with the progress and digests of its byte stream.
 
     A table has no byte stream. Its progress is 0, and it has no digests.
     """
@@ -87,8 +87,8 @@ class SpanReader(StreamReader):
     def head(self, size: int) -> tuple[bytes, int]:
         """Return the first `size` bytes of a text file, and how many stored bytes they take up.
 
-        The bytes are after decompression. If the file is compressed, the number of stored bytes is
-        approximate.
+        If the file is compressed, the bytes are those of the decompressed text, and the number of
+        stored bytes is approximate.
         """
         data = b""
         with contextlib.closing(self._stream.chunks()) as chunks:

@@ -1,7 +1,7 @@
 """Batches of records, as readers yield them: usable texts, and rejects with reasons.
 
 A batch has a few megabytes. A record that cannot be used is never dropped: it becomes a `Reject`
-with its position and the reason, and has a number like any other record.
+with its position and the reason, and is numbered like any other record.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ class Position(NamedTuple):
 
 
 class Portion(Protocol):
-    """Interface of the batches of any kind of build. A batch has consecutive records of a span."""
+    """Interface that the batches of every kind of build have.
+
+    A batch consists of consecutive records of a span.
+    """
 
     @property
     def read(self) -> int:
@@ -110,8 +113,8 @@ class Batch:
     ) -> None:
         """Add a `Reject` for the record at the position `at`.
 
-        The argument `raw` holds the bytes of the record, or None. If it holds only the beginning,
-        `size` is the full length in bytes.
+        The argument `raw` holds the bytes of the record, or None. If `raw` holds only the beginning
+        of the record, `size` is the full length in bytes.
         """
         self.rejects.append(
             Reject(

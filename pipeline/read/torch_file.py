@@ -42,7 +42,7 @@ def load(path: Path, where: str, *, code: str, trusted: str) -> Any:
     """Return the tensors and plain data in the file `path`. Errors name the file as `where`.
 
     Raise `InputError` with `code` if torch.save did not write the file. Raise `InputError` with
-    ``E_PICKLE`` and the advice `trusted` if the file is a pickle of anything else.
+    ``E_PICKLE`` and the advice `trusted` if the file holds anything but tensors and plain data.
     """
     import torch
 

@@ -5,8 +5,8 @@ gigatoken is 50 to 100 times faster than Hugging Face `tokenizers`, but covers o
 tokenizer and gives the same ids as the reference for a sample of the input and for the probe
 strings (see `probes`). Otherwise the reference is used, and the reason is stored in the manifest.
 Even with gigatoken, a text with a character that the two may treat differently (see `suspects`) is
-encoded by the reference. Both engines run on one core: a build uses several processes, and uses
-threads only if fewer units (parts of the input) than cores remain.
+encoded by the reference. A build uses several processes, so an engine normally runs on one core. It
+uses threads only if fewer units (parts of the input) than cores remain.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Encoder(Protocol):
 class _Gigatoken:
     """The engine gigatoken (https://github.com/marcelroed/gigatoken), one document at a time.
 
-    It is meant for samples and small inputs, because it imports nothing that takes long.
+    It is meant for samples and small inputs, because all its imports are fast.
     """
 
     batch_bytes = 2 << 20
@@ -124,10 +124,11 @@ class _Gigatoken:
 
 
 class _GigatokenBatches(_Gigatoken):
-    """The engine gigatoken with batches, two to three times as fast if documents are short.
+    """The engine gigatoken, which here encodes documents in batches.
 
-    It may be used only in processes that do nothing but encode (see `awkward_stub`). Workers check
-    that it gives the expected ids for the probe strings (see `probes`).
+    For short documents, this is two to three times as fast as one document at a time. It may be
+    used only in processes that do nothing but encode (see `awkward_stub`). Workers check that it
+    gives the expected ids for the probe strings (see `probes`).
     """
 
     batch_bytes = 1 << 20  # a batch in the processor's caches is encoded up to 40 % faster
@@ -220,10 +221,10 @@ class _Head(msgspec.Struct):
 
 
 def _head(engine_json: bytes) -> _Head:
-    """Return the parts of `engine_json` that the engines may interpret differently.
+    """Return the parts of a tokenizer.json that the engines may interpret differently.
 
-    The argument is a tokenizer.json. Raise `ValueError` if gigatoken misreads a split pattern: in a
-    pattern of `tokenizers`, ``x{1,3}+`` repeats ``x{1,3}``, but in gigatoken it does not.
+    Raise `ValueError` if gigatoken misreads a split pattern. For example, ``x{1,3}+`` repeats
+    ``x{1,3}`` in `tokenizers`, but not in gigatoken.
     """
     head = msgspec.json.decode(engine_json, type=_Head)
     if misread := _MISREAD.search(bytes(head.pre_tokenizer)):
@@ -333,9 +334,10 @@ class EngineChoice:
 
 
 def make_encoder(name: str, engine_json: bytes, *, alone: bool = False) -> Encoder:
-    """Return the engine `name`, which loads `engine_json`, a tokenizer.json prepared for encoding.
+    """Return the engine `name` with the tokenizer `engine_json`.
 
-    If `alone` is True, this process must do nothing but encode (see `awkward_stub`).
+    The argument `engine_json` is a tokenizer.json that is prepared for encoding. If `alone` is
+    True, this process must do nothing but encode (see `awkward_stub`).
     """
     if name == TOKENIZERS:
         return _Tokenizers(engine_json)
@@ -356,10 +358,11 @@ def choose_engine(
     The argument `wanted` is the value of ``--engine``. If it is `TOKENIZERS`, return the reference
     without a comparison. gigatoken must also encode `others` without an error.
 
-    If `early` (gigatoken in another process) is given, the caller has to make the comparison. It
-    calls the function `doubt` of the result. If that returns a problem, the caller calls
-    `choose_engine` again with this `problem`, and gets the reference. The encoder in the first
-    result may be used only for the texts of `sample` and `others`.
+    If `early` (gigatoken in another process) is given, gigatoken is returned before it has been
+    compared with the reference. The caller then calls the function `doubt` of the result, which
+    compares them. If `doubt` returns a problem, the caller calls `choose_engine` again with this
+    `problem` and gets the reference. The encoder in the first result may be used only for the texts
+    of `sample` and `others`.
 
     Raise `InputError` if neither engine loads the tokenizer. Raise `IncompatibleError` if `wanted`
     is `GIGATOKEN` but gigatoken cannot be used.
@@ -470,7 +473,7 @@ def _fails(tokenizer: Tokenizer, text: str) -> bool:
 
 
 def load_gigatoken(engine_json: bytes, *, alone: bool = False) -> tuple[Encoder | None, str | None]:
-    """Return (gigatoken with the tokenizer, None), or (None, reason) if it cannot be used."""
+    """Return (encoder, None), or (None, reason) if gigatoken cannot use the tokenizer."""
     try:
         return make_encoder(GIGATOKEN, engine_json, alone=alone), None
     except BaseException as error:

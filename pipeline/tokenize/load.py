@@ -200,8 +200,8 @@ def _roles_beside(folder: Path) -> dict[str, str]:
 def _roles_in(data: bytes, where: str) -> dict[str, str]:
     """Return a mapping from roles, such as ``eos_token``, to the texts of their special tokens.
 
-    The argument `data` is a tokenizer_config.json or a special_tokens_map.json. Roles for which it
-    names no token are left out.
+    The argument `data` is a tokenizer_config.json or a special_tokens_map.json. Roles for which
+    the file names no token are left out.
     """
     config = _decode(data, where, dict[str, Any])
     roles = {}
@@ -301,10 +301,9 @@ def _offline(where: str, error: Exception, instead: str) -> StorageError:
 
 
 def _config_of(data: bytes, where: str) -> dict[str, Any]:
-    """Return the tokenizer.json `data` as a dict, in which the merges are not parsed.
+    """Return the tokenizer.json `data` as a dict. The merges, most of the file, stay unparsed.
 
-    The merges are most of the file. Raise `InputError` if the file is not JSON, or has no model
-    with a vocabulary.
+    Raise `InputError` if the file is not JSON, or has no model with a vocabulary.
     """
     parts = _decode(data, where, dict[str, msgspec.Raw])
     raw = parts.pop("model", msgspec.Raw(b"{}"))

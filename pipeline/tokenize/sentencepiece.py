@@ -1,4 +1,4 @@
-"""Conversion of sentencepiece models (BPE, Unigram) to tokenizer.json, without their library.
+"""Conversion of sentencepiece models (BPE, Unigram) to tokenizer.json, without that library.
 
 A .model file is one protobuf message: pieces with a score and a type, and the settings of training
 and of normalization. It is read without sentencepiece or protobuf. BPE models have scores and no
@@ -77,8 +77,8 @@ def parse_model(data: bytes, where: str) -> Model:
 def model_to_json(model: Model, where: str) -> bytes:
     """Return a tokenizer.json that gives the same ids as sentencepiece with `model`.
 
-    For the few exceptions see the module. Raise `InputError` about `where` for a model that a
-    tokenizer.json cannot express.
+    The docstring of the module lists the few exceptions. Raise `InputError` about `where` if a
+    tokenizer.json cannot express the model.
     """
     _check_expressible(model, where)
     config = {

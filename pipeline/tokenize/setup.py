@@ -78,7 +78,7 @@ class BuildTokenizer:
         )
 
     def entry(self, probes: Sequence[str]) -> TokenizerEntry:
-        """Return the tokenizer's entry in the manifest, which also contains the ids of `probes`."""
+        """Return the manifest entry for this tokenizer, including the ids of `probes`."""
         bos, eos = self.bos_token(), self.eos_token()
         return TokenizerEntry(
             file="tokenizer.json",

@@ -3,8 +3,8 @@
 It can also check that such plain text does not become a special token.
 
 A search for each special token would take longer than tokenizing. So all special tokens with the
-same first character share a pattern, which branches where the tokens differ. Even text full of such
-characters takes little longer than other text.
+same first character share a pattern, which branches where the tokens differ. Even text in which
+these first characters are frequent takes little longer than other text.
 """
 
 from __future__ import annotations

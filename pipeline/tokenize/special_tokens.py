@@ -1,9 +1,9 @@
 """Special tokens of a tokenizer.json, and configurations that treat them as text or as tokens.
 
 The functions take a parsed tokenizer.json that `tokenizers` can load, and do not change it. The
-merges, which are most of the file, may be left unparsed (`msgspec.Raw`). From a file two
-configurations can be made. With `literal_config`, no text can become a special token. With
-`parse_config`, text that contains a special token becomes that token. Both are for encoding only.
+merges, which are most of the file, may be left unparsed (`msgspec.Raw`). A file gives two
+configurations. With `literal_config`, no text can become a special token. With `parse_config`, text
+that contains a special token becomes that token. Both are for encoding only.
 Decode with the file itself, because special tokens have different names in a literal configuration.
 
 Removing a special token from `added_tokens` is not enough to make it plain text. A Unigram model
@@ -72,7 +72,7 @@ def vocab_size(config: Config) -> int:
 
 
 def special_tokens(config: Config) -> dict[str, int]:
-    """Return the id of each added token that is marked special, by its text, in file order.
+    """Return a mapping from the text of each special added token to its id, in file order.
 
     >>> special_tokens({"added_tokens": [{"id": 3, "content": "</s>", "special": True}]})
     {'</s>': 3}
@@ -224,9 +224,10 @@ def _may_take_part(
 ) -> bool:
     """Return whether any of `names` may be a part or the result of a merge.
 
-    Unparsed merges are searched as text, so the result may be True although no merge has the name.
-    A name that is a part of a merge occurs in that text, if JSON can write the name in only one
-    way. A name that is the result of a merge consists of two parts that are in the vocabulary.
+    For unparsed merges, the result may be True although no merge has any of the names. A name that
+    is a part of a merge occurs in the text of the merges. A name that is the result of a merge
+    consists of two parts that are in the vocabulary. If JSON can write a name in several ways, the
+    result is True without a search.
     """
     if prefix or not isinstance(merges, msgspec.Raw):
         return True

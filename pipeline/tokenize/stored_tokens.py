@@ -44,9 +44,9 @@ def with_bos_eos(
     """Return the stored tokens of a batch, concatenated, and the number of tokens per document.
 
     The arrays `ids` [n] and `offsets` [documents + 1] come from an engine. The tokens `bos` and
-    `eos` are added to each document unless they are None, and the result has the type `dtype`.
-    Raise `DataprepError` for an id that is not below `vocab_size`, because such an id may not fit
-    into `dtype`. Takes under 1 ns per token.
+    `eos` are added to each document unless they are None. The tokens in the result have the type
+    `dtype`. Raise `DataprepError` for an id that is not below `vocab_size`, because such an id may
+    not fit into `dtype`.
     """
     if len(ids) and int(ids.max()) >= vocab_size:
         raise DataprepError(

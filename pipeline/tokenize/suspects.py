@@ -4,9 +4,9 @@ The ids of an engine depend on its Unicode tables: which characters are letters,
 spaces, and how NFC composes and orders them. gigatoken has tables of a later Unicode version than
 `tokenizers`, so a text with a suspect is encoded by `tokenizers`. For the library versions in
 `COMPARED`, the suspects are the differences that a test of all code points found
-(tests/long/test_suspects.py). For all other versions, all code points beyond ASCII are suspects
-except those of the first three planes that have equal properties in Unicode 3.2 and in the Unicode
-of this Python.
+(tests/long/test_suspects.py). For all other versions, a code point beyond ASCII is a suspect unless
+it lies in the first three planes and has the same properties in Unicode 3.2 as in the Unicode of
+this Python.
 """
 
 from __future__ import annotations

@@ -127,9 +127,9 @@ def byte_level_config(
     """Return a byte-level BPE tokenizer.json as a dict, in the form of the published cl100k_base.
 
     The arguments `vocab` and `merges` are written in the byte-level alphabet (see `byte_symbols`).
-    The argument `specials` maps special tokens to ids. If `pattern` is None, text is split as by
-    GPT-2. If `ignore_merges` is True, a word that is in the vocabulary becomes one token, without
-    use of the merges.
+    The argument `specials` maps special tokens to ids. If `pattern` is None, text is split as GPT-2
+    splits it. If `ignore_merges` is True, a word that is in the vocabulary becomes one token
+    without use of the merges.
     """
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     return {
