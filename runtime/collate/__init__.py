@@ -1,1 +1,1 @@
-"""Collate functions, which turn a list of samples into a padded batch, by task and modality."""
+"""Collate functions, which turn lists of texts, images or sounds into padded batches."""

@@ -28,15 +28,15 @@ _LABELS = ("labels", "label")
 class Audio:
     """Collate function for sound: padded arrays of float32, with `attention_mask` and `lengths`.
 
-    The sound of a sample is its field `input_values`, `input_features`, `waveform` or `audio`; the
-    batch has it under the same name. A sound has one axis, the time, or two axes, of which
-    `time_axis` is the time. The batch has the same axes after the axis of the rows. A dict with the
-    field `array`, as in Hugging Face datasets, is also accepted. int16 and int32 (PCM) are scaled
-    to -1 .. 1. Padding has the value `pad_value`, unless the schema sets a value.
+    The sound of a sample is its field `input_values`, `input_features`, `waveform` or `audio`. The
+    batch contains it under the same name. A sound has one axis (time), or two, of which `time_axis`
+    is time. In the batch, these axes follow the axis of rows. A dict with the field `array`, as in
+    Hugging Face datasets, is also accepted. int16 and int32 (PCM) are scaled to -1 .. 1. Padding
+    has the value `pad_value`, unless the schema sets a value.
 
     If samples have an `attention_mask`, it is padded like the sound. If they have `lengths`, the
-    lengths computed here replace them. Labels that are rows (CTC) are padded with `label_pad_id`;
-    single labels become [rows].
+    lengths computed here replace them. Labels that are sequences (as for CTC) are padded with
+    `label_pad_id`. Labels that are single numbers become a tensor of shape [rows].
 
     >>> batch = Audio()([{"waveform": [0.5, 1.0], "label": 3}, {"waveform": [0.25], "label": 4}])
     >>> batch["waveform"].tolist(), batch["lengths"].tolist(), batch["labels"].tolist()
@@ -102,8 +102,9 @@ class Audio:
     def _mask(self, given: list[Any] | None, rows: list[Array], layout: PaddedLayout) -> Array:
         """Return the `attention_mask` [rows, time].
 
-        It consists of the padded masks `given`, or, if that is None, is 1 for sound and 0 for
-        padding. Raise `SampleError` if the length of a mask differs from that of its sound.
+        If `given` is None, the mask is 1 for sound and 0 for padding. Otherwise `given` holds the
+        mask of each sample, and the result holds these masks, padded. Raise `SampleError` if the
+        length of a mask differs from that of its sound.
         """
         wanted = self.schema.resolve("attention_mask")
         if given is None:

@@ -92,9 +92,9 @@ class _Registers(Protocol):
 def register_builtin(registry: _Registers) -> None:
     """Register the built-in collators in `registry`.
 
-    A built-in collator is preferred to collators of the same modality and precedence that a user
-    registers later. The exception is ``waveform``, which has a lower precedence, because no single
-    treatment of sound suits most models.
+    A user's collator with the same modality and precedence is registered later, so the built-in
+    collator is preferred to it. The built-in collator ``waveform`` has the lower precedence -1, so
+    a user's collator for audio is preferred to ``waveform``.
     """
     by_type, waveform = "by the task's task_type", "sound, padded, with lengths"
     registry.register("text", modality="text", description=by_type)(_with_target_field(_text))
@@ -116,11 +116,11 @@ def register_builtin(registry: _Registers) -> None:
 
 
 def _with_target_field(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `make` in a wrapper whose collators use the task's `target_field` as labels.
+    """Return a wrapper of `make` whose collators use the task's `target_field` as labels.
 
-    The returned function makes a collator by `make`. The collator then renames the field to
-    `labels` in the samples, unless the task names no field, collators find the field under its own
-    name, or the collator makes its labels itself by masking tokens.
+    The wrapper calls `make`. The collator that it returns renames the field to `labels` in the
+    samples. Nothing is renamed if the task has no `target_field`, if collators know the field under
+    its own name (such as ``label``), or if the collator makes labels by masking tokens.
     """
 
     @wraps(make)
@@ -156,9 +156,8 @@ def _of_text(
 ) -> Padded:
     """Return a collator of the class `kind`, with the fixed options `own`.
 
-    If `tokenizer_pads` is True, the tokenizer's method `pad` pads the fields that the model reads.
-    Raise `UsageError` if the pad id is unknown because neither a tokenizer nor the option `pad_id`
-    is given.
+    If `tokenizer_pads` is True, the fields that the model reads are padded by the tokenizer's
+    method `pad`. Raise `UsageError` if neither a tokenizer nor the option `pad_id` is given.
     """
     if tokenizer is None and "pad_id" not in {**_configured(kind, task_spec), **options}:
         raise UsageError(

@@ -115,9 +115,9 @@ def is_sequence(value: Any) -> bool:
 
 
 def first_filled(values: Sequence[Any]) -> Any:
-    """Return the first value of a column that is neither None nor an empty list or tuple.
+    """Return the first value of a column that is not None and not an empty list or tuple.
 
-    If there is no such value, return None if the column has a None, else ``()``.
+    If there is no such value, return None if the column contains None, and ``()`` otherwise.
 
     >>> first_filled([None, [], ["a"], [1]])
     ['a']
@@ -198,7 +198,7 @@ _TYPES: dict[type[Any], Any] = {int: np.int64, float: np.float64, bool: np.bool_
 
 
 def stacked(name: str, rows: list[Array], schema: OutputSchema) -> Array:
-    """Return `rows`, arrays of the same dtype (see `as_rows`), stacked to [rows, ...].
+    """Stack `rows`, which are arrays of the same dtype, to an array [rows, ...].
 
     Raise `SampleError` if shapes differ, or if the dtype in the schema cannot hold a number.
     """

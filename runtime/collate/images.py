@@ -1,13 +1,13 @@
 """Collate functions for images: float [rows, channels, height, width], normalised, with labels.
 
 The option `layout` says whether the channels are the first or the last axis of an image. It does
-not apply to PIL pictures (channels last) and to arrays of two axes (one channel).
+not apply to PIL pictures (channels last), or to arrays of two axes (one channel).
 
 Values are scaled to 0 .. 1 before normalisation. Integers are divided by 255, or uint16 by 65,535.
-Floats must be in 0 .. 1 already. Images with some values below 0, but none beyond 16, seem to be
-standardised already: they are normalised again, with a warning. Other values out of range raise
-`SampleError`. With ``normalize=None``, floats are neither scaled nor checked. The cost is 1 ns per
-pixel and channel.
+Floats must be in 0 .. 1 already. If an image has floats below 0, and none of magnitude above 16, it
+is assumed to be standardised already. It is normalised again, with a warning. Other values out of
+range raise `SampleError`. With ``normalize=None``, floats are neither scaled nor checked. The cost
+is 1 ns per pixel and channel.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Normalize:
     """Normalisation (value - mean) / std for each channel, of values in 0 .. 1.
 
     Raises `UsageError` for values that are not finite numbers, for standard deviations that are not
-    positive, and for different numbers of means and deviations.
+    positive, and if the numbers of means and deviations differ.
     """
 
     mean: tuple[float, ...]
@@ -183,7 +183,7 @@ class Vision:
     def images(self, images: Sequence[Any], field: str = "pixel_values") -> torch.Tensor:
         """Return images as a normalised float tensor [rows, channels, height, width].
 
-        Raise `SampleError`, naming row and `field`, for an image that cannot be used.
+        Raise `SampleError` for an image that cannot be used; the error names the row and `field`.
         """
         arrays = [self._array(row, image, field) for row, image in enumerate(images)]
         _check_alike(arrays, field)
@@ -228,8 +228,8 @@ class Vision:
     def _array(self, row: int, image: Any, field: str) -> Array:
         """Return a view of an image as [channels, height, width].
 
-        Raise `SampleError`, naming `row` and `field`, for a value that is no image, for a picture
-        with a palette, and for a wrong number of channels.
+        Raise `SampleError` for a value that is no image, for a picture with a palette, and for a
+        wrong number of channels. The error names `row` and `field`.
         """
         picture = not isinstance(image, np.ndarray | torch.Tensor | list | tuple)
         if picture and getattr(image, "mode", None) in _INDEXED:

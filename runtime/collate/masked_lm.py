@@ -44,7 +44,9 @@ _WHICH, _WHAT, _OTHER = 1, 2, 3  # purposes of the independent draws for one tok
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MaskedLM(Padded):
-    """Collate function that masks tokens; `labels` are the masked tokens, `label_pad_id` elsewhere.
+    """Collate function for masked language models, which masks some tokens of each sample.
+
+    The `labels` hold the original ids of masked tokens, and `label_pad_id` at all other positions.
 
     - `mask_id`: the mask token.
     - `vocab_size`: random tokens have ids below this number.
@@ -53,8 +55,9 @@ class MaskedLM(Padded):
     - `probability`: the probability that a token is masked. Of the masked tokens, the fraction
       `mask_share` becomes the mask token, and the fraction `random_share` a random token.
     - `whole_words`: mask whole words, each with `probability`. Words come from the field `word_ids`
-      of the samples (None outside of words), or from `continuations`: the ids of tokens that
-      continue a word, as `dataprep.runtime.collate.tokenizer_ids.continuations` returns them.
+      of the samples (None outside of words), or from `continuations`.
+    - `continuations`: the ids of tokens that continue a word, as the function
+      `dataprep.runtime.collate.tokenizer_ids.continuations` returns them.
     - `seed`, `epoch`: seed and epoch of the hash. `Collated` sets the epoch (`at_epoch`).
 
     >>> collate = MaskedLM(mask_id=9, vocab_size=10, probability=0.5, seed=1)
@@ -123,7 +126,7 @@ class MaskedLM(Padded):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The JSON values that, together with the argument `seeds`, decide the result of `hide`."""
+        """JSON values that decide the result of `hide`, together with its argument `seeds`."""
         shares = ("probability", "mask_share", "random_share")
         words = self.continuations
         return {
@@ -205,7 +208,7 @@ class MaskedLM(Padded):
     def _check_ids(self, ids: Array, real: Array) -> None:
         """Raise `SampleError` if an id is outside the vocabulary, unless it is padding.
 
-        The array `real` is False in padding.
+        The array `real` is False where ids are padding.
         """
         wrong = real & ((ids < 0) | (ids >= self.vocab_size))
         if wrong.any():
@@ -218,7 +221,7 @@ class MaskedLM(Padded):
     def _positions(self, real: Array) -> Array:
         """Return the positions of tokens, counted from the first token of each row.
 
-        The result is int64 [rows, width]. The bool array `real` is False in padding.
+        The result is int64 [rows, width]. The bool array `real` is False where ids are padding.
         """
         first = real.argmax(axis=1)
         positions: Array = np.arange(real.shape[1]) - first[:, None]
@@ -243,9 +246,10 @@ class MaskedLM(Padded):
     ) -> tuple[Array, Array]:
         """Return two arrays [rows, width]: each token's word number, and whether it may be masked.
 
-        Word numbers increase along the row. The words come from `given`, the field `word_ids` of
-        the samples, or from `continuations` if `given` is None. Raise `UsageError` if both are
-        None, and `SampleError` for `word_ids` that are no numbers or too few.
+        Word numbers increase along the row. If `given` is not None, it is the field `word_ids` of
+        the samples, and words come from it. Otherwise they come from `continuations`. Raise
+        `UsageError` if both are None, and `SampleError` for `word_ids` that are no numbers or too
+        few.
         """
         if given is not None:
             rows, layout = work.rows["input_ids"], work.layouts["input_ids"]

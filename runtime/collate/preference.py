@@ -28,8 +28,8 @@ __all__ = ["GRPO", "KTO", "Preference"]
 class Preference(Padded):
     """Collate function for pairs: `chosen_input_ids` and `rejected_input_ids`, each with its mask.
 
-    With `equal_widths`, both are padded to the same width, for a loss that concatenates them into
-    one batch.
+    If `equal_widths` is True, both are padded to the same width, for a loss that concatenates them
+    into one batch.
 
     >>> pairs = [{"chosen_input_ids": [1, 2], "rejected_input_ids": [3], "margin": 0.5}]
     >>> batch = Preference(equal_widths=True)(pairs)
@@ -81,11 +81,15 @@ class KTO(Padded):
 class GRPO(Padded):
     """Collate function for groups of responses to a prompt, with their scores.
 
-    A sample has `responses`, a list of lists of ids, and may have `scores`, one number per
-    response. The batch has `responses`, int64 [rows, group, width], `scores`, float32 [rows,
-    group], and `responses_attention_mask` [rows, group, width], which is 1 for tokens. A group that
-    is smaller than the largest is extended by responses that are only padding (mask 0), with a
-    score of 0. Responses that are texts stay lists.
+    A sample has `responses`, a list of lists of ids. It may also have `scores`, one number per
+    response. The batch contains these fields:
+
+    - `responses`: int64 [rows, group, width].
+    - `responses_attention_mask`: [rows, group, width], 1 for tokens and 0 for padding.
+    - `scores`: float32 [rows, group].
+
+    Smaller groups are extended to the size of the largest group, by responses that are only padding
+    and have a score of 0. Responses that are texts stay lists.
 
     >>> batch = GRPO()([{"input_ids": [1], "responses": [[5, 6], [7]], "scores": [1.0, 0.0]}])
     >>> batch["responses"].tolist(), batch["scores"].tolist()
@@ -151,9 +155,10 @@ class GRPO(Padded):
         }
 
     def _check(self, columns: Columns) -> None:
-        """Raise `SampleError` if a sample has no responses, or has a wrong number of scores.
+        """Raise `SampleError` if a sample has no responses, or a wrong number of scores.
 
-        A sample needs one score for each response. Samples without the field of scores are valid.
+        A sample needs one score for each response. If the samples have no scores at all, they are
+        valid.
         """
         groups = columns[self.responses]
         scores = columns.get(self.scores, groups)

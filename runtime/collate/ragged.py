@@ -1,10 +1,10 @@
 """Ragged rows: rows of different lengths as a padded array, with a mask made from their lengths.
 
-`as_rows` makes arrays of any rows, `layout_of` applies the rules of `Padding` (runtime/padding.py),
+`as_rows` converts rows to arrays, `layout_of` applies the rules of `Padding` (runtime/padding.py),
 and `PaddedLayout` fills the padded array. A row is a list or tuple of numbers, an array or a
 tensor. Rows may differ only in the length of their first axis. There is one Python step per row and
-none per element: 32 rows of up to 2,048 int64 take 45 microseconds as arrays, and 15 ns more per
-element as lists.
+none per element. 32 rows of up to 2,048 int64 take 45 microseconds if they are arrays. If they are
+lists, each element takes 15 ns more.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class PaddedLayout:
     ) -> Array:
         """Return `rows` as an array [rows, width, ...] of `dtype`, with `value` in padding.
 
-        With `shift`, each row loses its first element and ends with an additional `value`. All rows
-        must have the same dtype and the same shape beyond the first axis (see `as_rows`).
+        If `shift` is True, each row loses its first element and ends with an additional `value`.
+        All rows must have the same dtype and the same shape beyond the first axis (see `as_rows`).
         """
         further, width, count = _further(rows), self.width, len(rows)
         blank = _constant(value, dtype, _size_for(width))
@@ -150,8 +150,8 @@ def _constant(value: float, dtype: np.dtype[Any], size: int) -> Array:
 def _mask_step(dtype: np.dtype[Any], size: int, *, zeros_first: bool) -> Array:
     """Return an array with `size` ones, then `size` zeros, or with the zeros first.
 
-    Every row of a mask is a slice of this array: `n` ones with zeros after them begin at
-    ``size - n``. The array is cached and must not be changed.
+    Each row of a mask is a slice of this array. For example, the slice that starts at ``size - n``
+    has `n` ones, then zeros. The array is cached and must not be changed.
     """
     step = np.zeros(2 * size, dtype)
     step[size:] = zeros_first
@@ -175,9 +175,9 @@ def _too_long(lengths: list[int], limit: int, field: str | None) -> SampleError:
 def as_rows(rows: Sequence[Any], field: str | None = None, *, whole: bool = False) -> list[Array]:
     """Return a list of numeric arrays with the same dtype and the same shape beyond the first axis.
 
-    Arrays and tensors are not copied if they have the same dtype. Raise `SampleError`, naming
-    `field`, for the first row that is not numeric or has a different shape, and for floats if
-    `whole` is True.
+    Arrays and tensors are not copied if they have the same dtype. Raise `SampleError` for the first
+    row that is not numeric or has a different shape. If `whole` is True, also raise it for floats.
+    The error names `field`.
     """
     arrays = _as_arrays(rows, field)
     dtypes = {array.dtype for array in arrays}
@@ -291,7 +291,7 @@ def _of_one_dtype(arrays: list[Array], field: str | None) -> list[Array]:
     """Return the arrays converted to a dtype that can hold the numbers of all of them.
 
     Empty arrays do not influence the dtype. Signed and unsigned 64-bit integers together become
-    int64. Raise `SampleError` if one of the numbers is too large for it.
+    int64. Raise `SampleError` if a number is too large for int64.
     """
     dtypes = {array.dtype for array in arrays if array.size} or {np.dtype(np.int64)}
     common = np.result_type(*dtypes)

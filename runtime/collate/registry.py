@@ -49,7 +49,7 @@ class CollatorInfo:
 
 
 class CollatorRegistry:
-    """Registry of functions that make collators; with `builtin=False` it begins empty.
+    """Registry of functions that make collators. With `builtin=False`, it is empty at first.
 
     Registries are independent of each other. `get_instance` returns the registry that this process
     shares.
@@ -163,9 +163,8 @@ class CollatorRegistry:
         arguments `options` are passed to the registered function. If no collator is registered for
         the modality, warn and return a `Default`.
 
-        Raise `UsageError` if neither name, modality nor task is given, for an unknown name, and for
-        an option that the registered function does not have. Errors of that function are raised
-        unchanged.
+        Raise `UsageError` if no name, modality or task is given, if the name is unknown, or if the
+        registered function does not have an option. Errors of that function are raised unchanged.
         """
         if collator_name is not None:
             return self._made(self._named(collator_name), task_spec, tokenizer, options)

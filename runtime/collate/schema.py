@@ -1,9 +1,9 @@
 """Output schema of a batch: the dtype and the pad value of every field.
 
 A field is looked up by its name, then by its name without prefix. So an entry for ``input_ids``
-also applies to ``chosen_input_ids``, unless there is an entry for ``chosen_input_ids``. A field
-without an entry has the dtype and pad value that models expect, if it is one of the fields in
-`_KNOWN`. Otherwise the type of its numbers decides: int64, float32 or bool, with pad value 0.
+also applies to ``chosen_input_ids``, unless there is an entry for ``chosen_input_ids``. Without an
+entry, the table `_KNOWN` gives the dtype and pad value that models expect. For a field that is not
+in the table, the type of its numbers decides: int64, float32 or bool, with pad value 0.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class FieldSchema:
     - `dtype`: a torch dtype or its name.
     - `pad_value`: the value in padding.
     - `along`: the name of a field of ids. The described field has one number per id, and is cut and
-      padded like the ids. It can be left out for labels, attention_mask, token_type_ids,
-      position_ids, special_tokens_mask and loss_mask, which follow ``input_ids``.
+      padded like the ids. The option is not needed for labels, attention_mask, token_type_ids,
+      position_ids, special_tokens_mask and loss_mask, because their default is ``input_ids``.
     """
 
     dtype: torch.dtype | str | None = None
@@ -140,7 +140,7 @@ class OutputSchema:
         return {name: _plain(schema) for name, schema in self.fields.items()}
 
     def along(self, name: str) -> str | None:
-        """Return the name of the field of ids with which the field `name` is cut and padded.
+        """Return the name of the field of ids like which the field `name` is cut and padded.
 
         An example is ``"chosen_input_ids"`` for ``"chosen_labels"``. Return None if the field is
         not known to have one number per id.
@@ -176,10 +176,10 @@ class OutputSchema:
 
 
 def _split(name: str, *tables: Mapping[str, Any]) -> tuple[str, str]:
-    """Return `name` without prefix, and the prefix: ("input_ids", "chosen_").
+    """Return `name` without prefix, and the prefix, such as ("input_ids", "chosen_").
 
     The first result is the longest part of `name` after an underscore that is in one of the tables.
-    If there is no such part, it is `name`, and the prefix is empty.
+    If there is no such part, the results are `name` and "".
     """
     base, prefix = name, ""
     while not any(base in table for table in tables):

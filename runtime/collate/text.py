@@ -65,7 +65,7 @@ class CausalLM(Padded):
         return self.finish(work)
 
     def _mask(self, labels: Array, out: Array, *, own: bool) -> None:
-        """Set the labels of tokens where `out` is True to their pad value, in place.
+        """Set the labels of the tokens where `out` is True to the pad value, in place.
 
         If labels are shifted, the label of a token is one position before the token. If `own` is
         True, the label at the position of the token is then also set.
@@ -141,11 +141,12 @@ class Classification(Padded):
 class Seq2Seq(Padded):
     """Collate function for encoder-decoder models: padded inputs, decoder inputs and `labels`.
 
-    The field `labels` of a sample holds the ids of the target text. The `decoder_input_ids` of the
-    batch are the labels moved one position to the right, with `decoder_start_id` first, unless the
-    samples have this field. The batch also has `decoder_attention_mask`. Targets are cut at
-    `max_target_length` and padded on `target_side`, independently of the inputs. If samples have
-    `decoder_input_ids` and no labels, the batch has no labels.
+    The field `labels` of a sample holds the ids of the target text. Targets are cut at
+    `max_target_length` and padded on `target_side`, independently of the inputs. The batch also
+    contains `decoder_attention_mask` and `decoder_input_ids`. By default, `decoder_input_ids` are
+    the labels moved one position to the right, with `decoder_start_id` first. If samples have a
+    field `decoder_input_ids`, it is used instead. If these samples have no `labels`, the batch has
+    none.
 
     >>> batch = Seq2Seq(decoder_start_id=1)([{"input_ids": [5, 6, 7], "labels": [8, 9]},
     ...                                      {"input_ids": [4], "labels": [3]}])
@@ -215,8 +216,8 @@ class Seq2Seq(Padded):
     def _rows(self, columns: Columns, name: str, like: list[Array] | None = None) -> list[Array]:
         """Remove the field `name` from `columns`, and return its rows, or [] if it is missing.
 
-        Raise `SampleError` for an empty row. If `like` is not empty, also raise it for a row whose
-        length differs from the row of `like` at the same index.
+        Raise `SampleError` for an empty row. If `like` is a non-empty list, also raise
+        `SampleError` for a row whose length differs from the row of `like` at the same index.
         """
         rows = as_rows(columns.pop(name, ()), name, whole=True)
         for row, values in enumerate(rows):

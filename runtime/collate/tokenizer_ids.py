@@ -38,8 +38,8 @@ class TokenIds:
 def token_ids(tokenizer: Any) -> TokenIds:
     """Return the ids of special tokens, the vocabulary size and the padding side of `tokenizer`.
 
-    If there is no pad token, the end-of-text token is used for padding. If there is neither, the
-    pad id is 0. Raise `UsageError` for an object without `get_vocab`.
+    If there is no pad token, the end-of-text token is used for padding. If there is no end-of-text
+    token, the pad id is 0. Raise `UsageError` for an object without `get_vocab`.
     """
     vocabulary = _vocabulary(tokenizer)
     special = _special(tokenizer, vocabulary)
@@ -105,8 +105,8 @@ def _first(
 ) -> int | None:
     """Return the id of a special token, or None if the tokenizer does not have it.
 
-    The id is read from the attribute of the tokenizer with the name `attribute`. If there is no
-    such id, the first token of `names` that is in the vocabulary is used.
+    The id is the value of the tokenizer's attribute called `attribute`. If the attribute is
+    missing or no int, the first of the tokens `names` that is in the vocabulary is used.
     """
     found = getattr(tokenizer, attribute, None)
     if isinstance(found, int):

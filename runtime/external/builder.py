@@ -142,8 +142,8 @@ class DataLoaderBuilder:
     ) -> DataLoaderBuilder:
         """Set padding options of the collate function.
 
-        An option that is None keeps the value of the collate function. If no collate function is
-        set, a `Padded` is used, which pads on the right by default.
+        An option that is None is not changed. If no collate function is set, a `Padded` is used,
+        which pads on the right by default.
         """
         given = {
             "padding_side": padding_side, "max_length": max_length, "pad_id": pad_id,
@@ -153,7 +153,10 @@ class DataLoaderBuilder:
         return self
 
     def with_output_schema(self, schema: OutputSchema | Mapping[str, Any]) -> DataLoaderBuilder:
-        """Set dtypes and pad values of fields by an `OutputSchema` or its mapping."""
+        """Set dtypes and pad values of fields.
+
+        The argument `schema` is an `OutputSchema`, or a mapping such as ``{"labels": "int32"}``.
+        """
         if isinstance(schema, Mapping):
             from ..collate.schema import OutputSchema
 
@@ -162,9 +165,10 @@ class DataLoaderBuilder:
         return self
 
     def with_sampler(self, sampler: Iterable[int] | Order | None) -> DataLoaderBuilder:
-        """Set the order: an iterable of sample numbers, or an `Order`; None removes it.
+        """Set the order of the samples.
 
-        See runtime/order/sampler.py.
+        The argument `sampler` is an iterable of sample numbers, or an `Order`. None restores the
+        default order. See runtime/order/sampler.py.
         """
         self._sampler = sampler
         return self
@@ -172,8 +176,8 @@ class DataLoaderBuilder:
     def with_buckets(self, buckets: Buckets | None = None, **options: Any) -> DataLoaderBuilder:
         """Put samples of similar length into the same batch.
 
-        Pass a `Buckets` object, or its fields as keyword arguments. Raise `UsageError` for both
-        together and for an unknown field.
+        Pass either a `Buckets` object, or its fields as keyword arguments. Raise `UsageError` if
+        both are given, or if a field is unknown.
         """
         known = [field.name for field in fields(Buckets)]
         unknown = sorted(set(options) - set(known))
@@ -269,7 +273,7 @@ class DataLoaderBuilder:
         """Return the collate function with the padding options and the schema applied.
 
         Return None if neither a collate function nor padding is set. Raise `UsageError` if the
-        collate function has no such options.
+        collate function does not have one of the options.
         """
         collate = self._config.collate_fn
         if not self._padding:

@@ -27,7 +27,7 @@ StartMethod = Literal["fork", "spawn", "forkserver"]
 class LoaderConfig:
     """Options of a loader.
 
-    Raises `UsageError`, naming the field, for invalid values and combinations.
+    Raises `UsageError` for invalid values and combinations; the error names the field.
 
     >>> LoaderConfig(batch_size=8).workers("heavy")
     0
@@ -126,6 +126,6 @@ class LoaderConfig:
 
     @property
     def start_method(self) -> str:
-        """Return the start method of worker processes; if none is set, Python's default."""
+        """Return the start method of worker processes, which is Python's default if none is set."""
         method = self.multiprocessing_context or torch.multiprocessing.get_start_method(True)
         return method or torch.multiprocessing.get_all_start_methods()[0]

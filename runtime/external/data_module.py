@@ -1,8 +1,8 @@
 """Data modules: objects that give a trainer its loaders.
 
-`DataModule` is the interface and has two methods. Any class that has the two methods implements it,
-for example a data module of Lightning. `UniversalDataModule` implements it over data of any kind; a
-trainer that calls its `state_dict` and `load_state_dict` can resume within an epoch.
+`DataModule` is the interface. Any class that has its two methods implements it, for example a data
+module of Lightning. `UniversalDataModule` is an implementation for data of any kind. A trainer that
+calls its `state_dict` and `load_state_dict` can resume within an epoch.
 
 Lightning accepts loaders of any class, but its argument `datamodule` must be a Lightning class. So
 derive a class from both:
@@ -80,9 +80,10 @@ class DataModule(Protocol):
 
 
 class _Splits(NamedTuple):
-    """Data for the three loaders; None for a loader without data.
+    """Data of the train, validation and test loaders.
 
-    Validation and test splits of a built dataset are stored unopened.
+    A field is None if there is no data for its loader. Validation and test splits of a built
+    dataset are opened later, together with their loaders.
     """
 
     train: Any
@@ -98,7 +99,7 @@ class UniversalDataModule:
             dataset), an iterable dataset (a stream), a mapping from split names to datasets (such
             as a `DatasetDict`), or a dataset that `dataprep build` made, open or as a path. Samples
             that are texts, or have a field `text` and no ids, are tokenized if a text task and a
-            tokenizer are given; empty texts of lists and Hugging Face datasets are then left out,
+            tokenizer are given. Empty texts of lists and Hugging Face datasets are then left out,
             with a warning. Validation and test splits of a build are opened with their loaders.
         val_data, test_data: data of the same kinds, used in full.
         task_spec: the task. It chooses the collate function in `collator_registry`.
@@ -114,8 +115,8 @@ class UniversalDataModule:
         buckets: options to put training samples of similar length into the same batch.
         rows: the rows of a built dataset: a spec such as `Packed(2048)` or a name, as for
             `create_loader`, or a dict of options such as ``{"rows": "packed", "seq_len": 64}``. A
-            task needs unshifted labels. If `rows` is a name, or a dict without ``"labels"``, a task
-            makes them the default; a spec must request them: ``Packed(2048, labels="unshifted")``.
+            task needs unshifted labels. They are the default if `rows` is a name, or a dict without
+            ``"labels"``. A spec must request them: ``Packed(2048, labels="unshifted")``.
         identity: a name for the data, stored in the state.
         distributed: get `dp_rank` and `dp_size` from torch.distributed.
         dp_rank, dp_size: rank and number of the data-parallel processes.
@@ -212,7 +213,7 @@ class UniversalDataModule:
         return {"kind": _KIND, "version": 1, "val_split": self._held_out(), "train": state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next training pass continue after the last batch that `state` counts as served.
+        """Make the next training pass continue where `state` was saved.
 
         Raise `UsageError` if `state` is not the state of a data module, and `IncompatibleError` if
         data, seed or `val_split` differ.
@@ -287,7 +288,11 @@ class UniversalDataModule:
         }
 
     def _masked(self, name: str) -> bool:
-        """Return whether batches of the split `name` need a `sample_mask`; see `LoaderConfig`."""
+        """Return whether batches of the split `name` need a `sample_mask`.
+
+        They need it if the last batch of an epoch may have filling rows; see
+        `LoaderConfig.drop_last`.
+        """
         return self.dp_size > 1 and not (name == "train" and bool(self.config.drop_last))
 
     def _without_rows(self, data: Any, name: str) -> Any:
@@ -359,10 +364,11 @@ class UniversalDataModule:
         )
 
     def _apply_task(self, options: dict[str, Any], registry: Any) -> None:
-        """Check that datasets which make their own batches fit the task; mask tokens for masked_lm.
+        """Apply the task to datasets that make batches themselves.
 
-        If the task is masked_lm, the datasets are replaced by datasets with masked tokens. Raise
-        `UsageError` if a dataset or an option does not fit the task.
+        If the task is masked_lm, the datasets are replaced by datasets with masked tokens. For
+        other tasks, they are only checked. Raise `UsageError` if a dataset or an option does not
+        fit the task.
         """
         task = self.task_spec
         if task is None:
@@ -382,7 +388,7 @@ class UniversalDataModule:
     def _with_hidden_tokens(self, data: Any) -> Any:
         """Return a dataset of the rows of `data` with masked tokens if the task is masked_lm.
 
-        Otherwise, and for a split that is not yet opened, return `data` itself.
+        Return `data` itself for other tasks, and for a split that is not yet opened.
         """
         if data is None or self._hiding is None or isinstance(data, _BUILT_SPLITS):
             return data

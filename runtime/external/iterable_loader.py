@@ -1,11 +1,12 @@
 """Loader over a foreign stream: every row once per epoch, for any number of ranks and workers.
 
 A stream is an iterable, or a function that returns an iterator: see
-runtime/external/iterable_rows.py. With global batches of `B` rows, batch `g` of an epoch has the
-rows `g * B` to `(g + 1) * B - 1`. Each rank gets a part of the batch, and each worker makes every
-n-th batch. So all ranks make the same number of steps, the number of workers changes nothing, and a
-stream may have fewer shards than there are workers. A skipped row makes its batch one row shorter
-(with several ranks, a masked filling row replaces it). No row moves to another batch.
+runtime/external/iterable_rows.py. With global batches of `B` rows, batch `g` of an epoch contains
+the rows `g * B` to `(g + 1) * B - 1`. Each rank gets a part of the batch, and each worker makes
+every n-th batch. So all ranks make the same number of steps, and batches do not depend on the
+number of workers. A stream may have fewer shards than workers. If a row is skipped, its batch is
+one row shorter (with several ranks, a masked filling row replaces it). No row moves to another
+batch.
 
 Every rank and worker reads the whole stream, but processes and collates only its own rows. Reading
 one shard per rank would be cheaper, but the number of rows of a shard is unknown until it ends.
@@ -68,7 +69,8 @@ class IterableSource:
     """Source of the batches of a `BatchStream`, for `Loader`; see `BatchSource`.
 
     The argument `order` is the definition of the order, which is part of the state. If
-    `default_buffer` is True, a loaded state sets the size of the shuffle buffer.
+    `default_buffer` is True, the size of the shuffle buffer is replaced by the size in a loaded
+    state.
     """
 
     order_digest = None
@@ -94,10 +96,11 @@ class IterableSource:
         return self.next.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass serve `epoch`, from its beginning or from a loaded position in it.
+        """Make the next pass serve `epoch`.
 
-        If the next pass would start in a different epoch, its starting position is discarded. Warn
-        if that position was loaded from a state, and no pass has started from it yet.
+        If the pass would already start at a position within `epoch`, for example after loading a
+        state, it still does. Otherwise it starts at the beginning of `epoch`. Warn if this discards
+        a loaded position from which no pass has started yet.
         """
         epoch = whole_number("epoch", epoch)
         if self._loaded and epoch != self.next.epoch:
@@ -116,8 +119,8 @@ class IterableSource:
     def upcoming(self, workers: int) -> tuple[None, Any]:
         """Return the pair (None, batch), where `batch` is the first batch of the next pass.
 
-        If the pass has no batch, the second item is also None. The first item would be the `Step`,
-        which streams do not have. The stream is read up to this batch.
+        If the pass has no batch, the pair is (None, None). The first item is always None, because
+        streams have no `Step`. The stream is read up to this batch.
         """
         return None, self.dataset.upcoming(self.next)
 
@@ -129,7 +132,7 @@ class IterableSource:
         )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the trainer as JSON values, with the definition of the order.
+        """Return the current position and the definition of the order, as JSON values.
 
         The position is the epoch and the number of its rows that all ranks together have served.
         """
@@ -147,11 +150,10 @@ class IterableSource:
         self._loaded = self.next != Progress()
 
     def _sized_as(self, state: object) -> dict[str, Any]:
-        """Return the definition of the order, with the buffer size of `state` instead of a default.
+        """Return the definition of the order, with the size of the shuffle buffer from `state`.
 
-        Return the definition unchanged if its buffer size is not a default, or if `state` has no
-        buffer size because its stream was not shuffled. The caller then refuses `state` if the
-        definition in it differs from the result.
+        Return the definition unchanged if the user has set the size, or if `state` contains no
+        size.
         """
         stored = state.get("order") if isinstance(state, Mapping) else None
         size = stored.get("buffer") if isinstance(stored, Mapping) else None
@@ -174,16 +176,16 @@ class _IterablePass:
     def lent(self) -> AbstractContextManager[None]:
         """Return a context that does nothing.
 
-        New workers are started for each pass, and get its position together with the stream.
+        New workers are started for each pass, so there is nothing to send to running workers.
         """
         return nullcontext()
 
     def counted(self, batches: Iterator[Any]) -> Iterator[Counted]:
         """Yield each batch with its number of rows and its number of padding rows.
 
-        A batch is yielded only after the next batch was read, so that it is known whether it is the
-        last of the pass. An item of `batches` is None if none of the rows of a step can be used.
-        The item advances the position, but is not yielded.
+        An item of `batches` is None if no row of a step can be used. Such a step advances the
+        position, but nothing is yielded for it. Each batch is yielded after the next batch was
+        read, so that the end of the pass is known in time.
         """
         source, begin = self._source, self._begin
         served, waiting = begin.position, list[Any]()
@@ -212,10 +214,9 @@ class _IterablePass:
     def _has_next(self, served: int) -> bool:
         """Return whether another pass follows this pass, which had no batch.
 
-        If this pass started from a position within an epoch, return True: the epoch had no further
-        batch, and the next epoch follows. Otherwise warn and return False, except in two cases:
-        raise `InputError` if rows were read and none could be used, and if the stream is infinite.
-        The argument `served` is the position at the end of the pass.
+        Return True if this pass started within an epoch: the next epoch follows. Raise `InputError`
+        if rows were read but none could be used, or if the stream is infinite. Otherwise warn and
+        return False. The argument `served` is the position at the end of the pass.
         """
         if self._begin.position:
             return True
@@ -257,10 +258,10 @@ def foreign_stream_loader(
 ) -> Loader:
     """Return a `Loader` over the stream `source` with the options of `config`.
 
-    If `config.shuffle` is True, each row comes at random from a buffer of `buffer` rows; the order
-    is a function of (seed, epoch). If `buffer` is None, its size is 1,024, or the size in a loaded
-    state. For a `StreamingPreprocessedDataset`, its own buffer size is used. Use `shuffle=False`
-    for a stream that shuffles itself. New workers are started for each pass, even with
+    If `config.shuffle` is True, the rows are shuffled by a buffer of `buffer` rows, in an order
+    that is a function of (seed, epoch). If `buffer` is None, its size is 1,024, or the size in a
+    loaded state. A `StreamingPreprocessedDataset` sets the size itself. Use `shuffle=False` for a
+    stream that shuffles itself. New workers are started for each pass, even with
     `config.persistent_workers`.
 
     Raise `UsageError` for a stream that can be read only once, for an invalid rank, and for a
@@ -322,8 +323,9 @@ class BatchStream(IterableDataset[Any]):
     rows can be used, so that later steps keep their positions. In a worker, an error is yielded in
     place of the batch.
 
-    The argument `draws` says whether the stream or `collate` uses random numbers, which are then
-    seeded. None means True unless they certainly use none.
+    The argument `draws` says whether the stream or `collate` uses random numbers. If it is True,
+    their generators are seeded. If it is None, they are seeded unless it is certain that no random
+    numbers are used.
     """
 
     def __init__(

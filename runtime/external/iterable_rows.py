@@ -3,10 +3,12 @@
 A stream is a Hugging Face `IterableDataset`, a torch `IterableDataset`, another object that can be
 iterated over repeatedly, or a function that returns a new iterator each time. It must yield the
 same rows each time, in every rank and worker. If it has a method `set_epoch`, the method is called
-first. Many streams yield only a part of their rows in a worker process. Here the rows are divided
-among the workers afterwards, so the stream is read as if no worker process existed. If the stream
-uses the global random generators of Python, NumPy or torch, they are seeded by (seed, epoch): see
-runtime/external/randomness.py.
+first.
+
+Many streams yield only a part of their rows in a worker process. Here a stream cannot see that it
+runs in a worker process, so it yields all rows. The workers divide them afterwards. If the stream
+uses the global random generators of Python, NumPy or torch, the generators are seeded by (seed,
+epoch): see runtime/external/randomness.py.
 """
 
 from __future__ import annotations
@@ -60,9 +62,9 @@ def all_rows(
 ) -> Iterator[NumberedRow]:
     """Yield (number, row) for every row of the stream in `epoch`.
 
-    The random numbers of the stream depend on `seed`. Raise `InputError`, naming the row, if
-    reading it fails. Raise `UsageError` if the stream uses random numbers although `draws` is
-    False.
+    The random numbers of the stream depend on `seed`. Raise `InputError` if reading a row fails;
+    the error names the row. Raise `UsageError` if the stream uses random numbers although `draws`
+    is False.
 
     >>> list(all_rows(lambda: iter("ab"), 0))
     [(0, 'a'), (1, 'b')]
@@ -128,8 +130,9 @@ def through_buffer(
 ) -> Iterator[NumberedRow]:
     """Yield `rows` shuffled by a buffer of `size` rows; the order is a function of (seed, epoch).
 
-    Each new row replaces a random row of the buffer, which is yielded. So a row is yielded at most
-    `size` - 1 positions early, and any number of positions late. A `size` below 2 keeps the order.
+    Each new row replaces a random row of the buffer, and the replaced row is yielded. So a row is
+    yielded at most `size` - 1 positions early, and any number of positions late. A `size` below 2
+    keeps the order.
 
     >>> rows = through_buffer(enumerate("abcd"), 3, seed=0, epoch=0)
     >>> sorted(rows) == list(enumerate("abcd"))

@@ -14,7 +14,7 @@ processes inside the sample numbers (runtime/order/epoch_tag.py), because persis
 see later changes of an attribute. A function whose attribute `numbered` is True gets the sample
 numbers as a second argument.
 
-The overhead is two microseconds per batch, besides the dataset and the collate function.
+`Collated` itself takes two microseconds per batch.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Collated(Dataset[Batch]):
             list the last element. A tensor becomes a tuple (tensor, mask). A filling row repeats a
             sample; in a dict its integer labels are -100.
 
-    Raises `SampleError`, naming the sample, if the dataset or the collate function fails on a
-    sample, and `IndexError` for a number outside 0 .. len - 1.
+    Raises `SampleError` if the dataset or the collate function fails on a sample; the error names
+    the sample. Raises `IndexError` for a number outside 0 .. len - 1.
 
     >>> samples = Collated([1.0, 2.0, 4.0], torch.tensor)
     >>> samples.batch([2, 0])
@@ -183,11 +183,11 @@ class Collated(Dataset[Batch]):
         return nothing, nothing
 
     def _wanted(self, numbers: Positions, real: npt.NDArray[np.bool_]) -> list[int]:
-        """Return the list of sample numbers to read, with a sample for each filling row.
+        """Return the list of sample numbers to read.
 
-        The array `real` is False for filling rows. A filling row repeats the first real sample, or
-        the sample in the attribute `filler` if all rows are filling rows. Raise `UsageError` if
-        there are filling rows, but the attribute `sample_mask` is False.
+        The array `real` is False for filling rows. A filling row repeats the first real sample. If
+        all rows are filling rows, they repeat the sample in the attribute `filler`. Raise
+        `UsageError` if there are filling rows, but the attribute `sample_mask` is False.
         """
         if not real.all():
             require(self.sample_mask, "sample_mask", "rows that only fill a batch need it")
@@ -278,7 +278,7 @@ def _row(batch: Any, row: int) -> Any:
 def without_epoch(numbers: Positions) -> tuple[Positions, int]:
     """Return the sample numbers without the epoch stored in them, and the epoch.
 
-    The epoch is 0 if the numbers contain none.
+    The epoch is 0 if the numbers do not contain an epoch.
     """
     samples, epochs = epochs_of(numbers, 0)
     return samples, int(epochs.max(initial=0)) % _EPOCHS

@@ -200,15 +200,14 @@ def _end(
     own: bool,
     skip: list[int],
 ) -> End:
-    """Return what to do with the last `left` samples, which do not fill a global batch.
+    """Return what to do with the last samples of an epoch if they do not fill a global batch.
 
-    The result is "drop", "partial" or "pad"; see `LoaderConfig.drop_last`. If `left` is None, the
-    number is unknown. The argument `own` says whether the dataset makes its batches itself. If it
-    does, and needs a `sample_mask` that it does not have, raise `UsageError`.
+    The result is "drop", "partial" or "pad"; see `LoaderConfig.drop_last`. The argument `left` is
+    the number of these samples, or None if it is unknown. The argument `own` is True if the dataset
+    makes batches itself. Raise `UsageError` if such a dataset needs a `sample_mask` but has none.
 
-    For any other dataset, the function also sets the attributes of `samples` that decide which
-    batches get a `sample_mask`. For several ranks it collates the first sample that is not in
-    `skip`, because the result depends on the type of a batch.
+    For any other dataset, also set the attributes of `samples` that decide which batches get a
+    `sample_mask`. This may collate the first sample that is not in `skip`.
     """
     if config.drop_last:
         return "drop"
@@ -280,8 +279,8 @@ def _samples(
 ) -> tuple[SampleDataset, bool]:
     """Return a dataset that makes batches of `dataset`, and whether reading samples is cheap.
 
-    Reading is cheap if no user code runs. The result is `dataset` itself if it makes batches. Raise
-    `UsageError` if there is also a collate function.
+    Reading is cheap if no user code runs. If `dataset` makes batches itself, it is returned; raise
+    `UsageError` if a collate function is also given.
     """
     collate = collate or config.collate_fn
     if makes_batches(dataset):

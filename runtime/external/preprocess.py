@@ -59,7 +59,7 @@ class PreprocessError(SampleError):
 class Preprocessing:
     """Preprocessing of an example: the stages listed in `STAGES`, one after the other.
 
-    A stage without an option is left out. The last stage, which makes tensors, always runs.
+    A stage is left out if its option is not set. The last stage always runs, and makes tensors.
 
     >>> steps = Preprocessing(column_mapping={"body": "text"})
     >>> steps({"body": "Hi", "scores": [1, 2]}, "row 0")
@@ -128,7 +128,7 @@ class Preprocessing:
 
     @property
     def identity(self) -> str:
-        """Return a digest of column mapping, transform and engine: 16 hex digits.
+        """Return a digest (16 hex digits) of the column mapping, the transform and the engine.
 
         Only the name of a transform is included, so all lambda functions count as equal. Raise
         `UsageError` if the description of the engine is not made of JSON values.

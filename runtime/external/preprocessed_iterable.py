@@ -3,8 +3,8 @@
 If it is iterated over directly, or by a stock DataLoader, it yields single samples. Together, all
 ranks and workers yield each row of the stream once, even with more workers than shards. Loaders of
 this package (`UniversalDataModule`, `DataLoaderBuilder`) make global batches from it. Then the
-numbers of workers and ranks change nothing, all ranks make the same number of steps, and a run can
-be resumed.
+global batches do not depend on the numbers of workers and ranks, all ranks make the same number of
+steps, and a run can be resumed.
 
 Each row is preprocessed by one worker, but read by all of them. If reading is expensive,
 `by_shards` makes each worker read its own shards only.
@@ -153,7 +153,10 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
 
     @property
     def identity(self) -> str:
-        """Return a name for data and preprocessing, which is part of a loader's state."""
+        """Return a string that identifies the data and its preprocessing.
+
+        It is stored in a loader's state.
+        """
         return f"{name_of(self.source)}/{self.steps.identity}"
 
     def __iter__(self) -> Iterator[Any]:

@@ -49,12 +49,13 @@ class PreprocessedDataset(Dataset[Any]):
             this package then seed the random generators for each sample and epoch, and nothing is
             cached.
 
-    Arrays and lists of numbers become tensors; all fields are kept. Returned samples may be
-    modified. But objects in them other than numbers, texts, arrays and containers are not copied.
+    Arrays and lists of numbers become tensors. Fields of other types are kept unchanged. Returned
+    samples may be modified, because they are copies. Only numbers, texts, arrays and containers are
+    copied, not other objects in a sample.
 
     Raises `PreprocessError` with the row, the stage and the cause if an example cannot be
-    processed, `IndexError` for a number outside -len .. len - 1, and `UsageError` for an index that
-    is no number, and for random numbers without `draws`.
+    processed. Raises `IndexError` for a number outside -len .. len - 1. Raises `UsageError` for an
+    index that is no number, and if random numbers are used without `draws`.
 
     >>> data = PreprocessedDataset([{"n": [1, 2]}, {"n": [3]}], column_mapping={"n": "input_ids"})
     >>> len(data), data[-1]
@@ -94,7 +95,10 @@ class PreprocessedDataset(Dataset[Any]):
 
     @property
     def identity(self) -> str:
-        """Return a name for data and preprocessing, which is part of a loader's state."""
+        """Return a string that identifies the data and its preprocessing.
+
+        It is stored in a loader's state.
+        """
         return f"{type(self.source).__name__}/{self.steps.identity}"
 
     def __len__(self) -> int:
@@ -145,7 +149,7 @@ class PreprocessedDataset(Dataset[Any]):
         self.cache.clear()
 
     def _rows(self, indices: Sequence[int]) -> list[int]:
-        """Return a list of the row numbers in the data of the samples `indices`.
+        """Return a list of the row numbers in the data for the samples `indices`.
 
         Negative indices count from the end. Raise `IndexError` for an index outside of the dataset.
         """

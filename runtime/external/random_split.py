@@ -20,9 +20,10 @@ __all__ = ["Part", "check_fraction", "split_by_fraction", "split_parts"]
 
 
 class Part:
-    """Map-style dataset of the samples of `whole` in the range `start`:`stop` of a permutation.
+    """Map-style dataset of a part of the samples of `whole`.
 
-    The permutation depends on `seed`. A sample is read from `whole` only when it is accessed.
+    It holds the samples at the positions `start` .. `stop` - 1 of a permutation that depends on
+    `seed`. A sample is read from `whole` only when it is accessed.
     """
 
     def __init__(self, whole: MapStyle, start: int, stop: int, seed: int) -> None:
@@ -38,7 +39,7 @@ class Part:
         return f"<dataprep.Part: {len(self):,} of {self._samples:,} samples>"
 
     def numbers(self, indices: Sequence[int] | Positions) -> Positions:
-        """Return the numbers in `whole` of the samples `indices`, as int64.
+        """Return the sample numbers in `whole` that correspond to `indices` in this part, as int64.
 
         Negative indices count from the end. Raise `IndexError` for an index outside of the part.
         """
@@ -58,7 +59,7 @@ class Part:
 
 
 def split_by_fraction(dataset: MapStyle, fraction: float, seed: int) -> tuple[Part, Part]:
-    """Return two parts of the dataset; the second has the fraction `fraction` of the samples.
+    """Return two parts of the dataset, of which the second contains `fraction` of the samples.
 
     The size of the second part is rounded. It is at least 1, or 0 if `fraction` is 0. Raise
     `UsageError` for a fraction outside 0 <= fraction < 1, and `InputError` if there are too few
@@ -78,7 +79,8 @@ def split_parts(
 ) -> tuple[Part, Part]:
     """Return the two parts described in `split_by_fraction`.
 
-    Errors name the argument `where` of the caller, and `InputError` has the advice `remedy`.
+    In errors, the text `where` is the name of the caller's argument. The text `remedy` is the
+    advice in an `InputError`.
     """
     check_fraction(where, fraction)
     seed, n = require_seed(seed), len(dataset)

@@ -2,19 +2,18 @@
 
 A dataset with random crops uses the global generators of Python, NumPy and torch. torch seeds them
 once per worker process, so the random numbers depend on the number of workers, and on which worker
-makes which batch. `SeededDraws` seeds the generators for every sample instead. Each epoch has
-different random numbers, and an epoch has the same ones for any number of ranks and workers, for
-any batch size, and after a resume. The state of the generators is restored afterwards, for the
-trainer.
+makes which batch. `SeededDraws` seeds the generators for every sample instead. The random numbers
+then differ between epochs. Within an epoch, they do not depend on ranks, workers or batch size, and
+do not change after a resume. Afterwards the state of the generators is restored for the trainer.
 
 This costs 10 us per sample, and in the calling process 20 us per batch. Without workers it also
-prevents a thread from making batches ahead of time, because the trainer uses the same generators
-meanwhile. Therefore datasets that certainly use no random numbers are not seeded: see
-`draws_nothing`. For other datasets, `LoaderConfig(draws=False)` turns seeding off.
+prevents a thread from making batches ahead of time, because the trainer uses the same generators.
+Therefore datasets that certainly use no random numbers are not seeded: see `draws_nothing`. For
+other datasets, `LoaderConfig(draws=False)` turns seeding off.
 
-Where samples are cached or not seeded, `DrawsWatch` raises an error for random numbers that are not
-declared: it compares the generators before and after the first sample (0.3 ms). The rows of a
-stream have no numbers to seed by, so `seeded_rows` seeds the whole stream once.
+Samples that are cached or not seeded must not use random numbers. `DrawsWatch` raises an error if
+they do: it compares the generators before and after the first sample (0.3 ms). The rows of a stream
+have no numbers to seed by, so `seeded_rows` seeds the whole stream once.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _WORD = (1 << 64) - 1
 class SeededDraws(Collated):
     """`Collated` for a dataset or collate function that uses random numbers.
 
-    Samples are read one at a time, each after seeding the generators for it.
+    Samples are read one at a time. The generators are seeded before each sample.
     """
 
     def __init__(
@@ -65,18 +64,15 @@ class SeededDraws(Collated):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return the definition of `Collated`, with a mark that random numbers are seeded.
-
-        Their seed is the seed of the order.
-        """
+        """Return the definition of `Collated`, with the additional entry ``"draws": True``."""
         return {**super().definition, "draws": True}
 
     def _unmarked(self, indices: Indices) -> Any:
         """Return the batch of the samples `indices`, without a `sample_mask`.
 
-        The numbers in `indices` also contain the epoch. The global random generators are seeded by
-        the epoch and the sample before each sample is read. Outside of worker processes, the
-        generators afterwards get back the state that they had before the call.
+        The numbers in `indices` also contain the epoch. Before each sample is read, the global
+        random generators are seeded by the epoch and the sample number. Outside of worker
+        processes, the previous state of the generators is restored at the end.
         """
         numbers = sample_numbers(indices, len(self))
         # The epoch is in the sample numbers, as persistent workers are not told of a new one.
@@ -120,10 +116,10 @@ def _mixed(base: int, index: int) -> int:
 def draws_nothing(dataset: Any, collate: Any) -> bool:
     """Return whether `dataset` and `collate` certainly do not use the global random generators.
 
-    The result is True for lists, tuples, torch's `TensorDataset`, Hugging Face datasets without a
-    transform, parts of such datasets, and for the collate functions of this package and torch's
-    default. For any other object, its bool attribute `draws` decides. If it has no such attribute,
-    the result is False.
+    If an object has a bool attribute `draws`, the attribute decides. Otherwise, the dataset must be
+    a list, a tuple, a range, torch's `TensorDataset`, a Hugging Face dataset without a transform,
+    or a part of such a dataset. The collate function must come from this package, or be torch's
+    default. For all other objects, the result is False.
 
     >>> draws_nothing([1, 2], default_collate), draws_nothing([1, 2], lambda samples: samples)
     (True, False)
@@ -157,7 +153,7 @@ _NUMPY: Any = np.random  # untyped, as its type stubs lack `set_bit_generator`
 
 
 class DrawsWatch:
-    """Check whether the first use of a dataset in the main thread uses random numbers."""
+    """Detector of random numbers in the first use of a dataset in the main thread."""
 
     def __init__(self) -> None:
         self._done = False
@@ -198,9 +194,9 @@ def seeded_rows(
     Every rank and worker reads the whole stream. If the global generators shuffle it, each rank and
     worker would read a different order, and rows would be lost. So the generators are seeded first.
     If the stream uses random numbers before or during its first row, it gets separate generators
-    until it ends, at 40 us per row. Raise `UsageError` if it uses random numbers although `draws`
-    is False. Outside of the main thread nothing is seeded, because the trainer may use the
-    generators meanwhile.
+    until it ends. They cost 40 us per row. Raise `UsageError` if it uses random numbers although
+    `draws` is False. Outside of the main thread nothing is seeded, because the trainer may be using
+    the generators.
 
     >>> def shuffled():
     ...     yield from random.sample(range(9), 9)

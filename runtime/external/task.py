@@ -34,7 +34,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskSpec:
-    """Description of a training task: its name, its type, the fields of its samples.
+    """Description of a training task: its name, its type, and the fields of its samples.
 
     Lists of names are stored as tuples. Raises `UsageError` for an unknown task type, and for
     values that JSON cannot hold.

@@ -65,10 +65,10 @@ _TOKEN_ROWS: _Content = ("rows of tokens", ("lm", "masked_lm"))
 
 
 def labels_for(split: Split) -> Labels:
-    """Return the value of the option `labels` with which rows of `split` are made for a task.
+    """Return the option `labels` for rows of `split` that are made for a task: ``"unshifted"``.
 
-    The value is ``"unshifted"``. If the split holds groups of answers, which have no labels, the
-    value is the default, ``"shifted"``.
+    If the split holds groups of answers, return the default, ``"shifted"``. Such groups have no
+    labels, so the option has no effect.
     """
     # Groups of answers have no labels, so the default stays.
     return "shifted" if row_kind(split) == "groups" else "unshifted"
@@ -77,8 +77,9 @@ def labels_for(split: Split) -> Labels:
 def require_task(samples: Any, task: Any, *, labels_given: bool) -> None:
     """Raise `UsageError` if `samples` come from a dataprep dataset that does not fit `task`.
 
-    Datasets of other packages are not checked. Shifted labels are an error, unless the caller has
-    set the option ``"labels"`` (`labels_given`). For masked_lm they are always an error.
+    Datasets of other packages are not checked. Shifted labels are an error if `labels_given` is
+    False, which means that the user did not set the option ``"labels"``. For masked_lm, they are
+    always an error.
     """
     found = _content(samples)
     if found is None:
@@ -175,7 +176,7 @@ def _parts(samples: Any) -> list[Any]:
 def _content(samples: Any) -> _Content | None:
     """Return a description of the content of `samples`, and the task types that it can serve.
 
-    Return None if the dataset comes from another package. A tuple of no task types means that no
+    Return None if the dataset comes from another package. If the tuple of task types is empty, no
     task can use the data.
     """
     inner = samples.dataset if isinstance(samples, TransformedDataset) else samples
@@ -205,10 +206,10 @@ def check_masked_options(options: Mapping[str, Any]) -> None:
 def tokenized(data: Any, task: Any, tokenizer: Any, *, draws: bool | None) -> Any:
     """Return a dataset with `input_ids` in place of texts, or `data` itself if it has no texts.
 
-    The argument `data` is a map-style dataset with at least one sample. Its first sample decides
-    whether it has texts. Labels of the task are kept. For `draws` see `LoaderConfig`. If reading
-    `data` certainly uses no random numbers, all texts are read once, and empty texts are left out
-    with a warning.
+    The first sample of `data`, a map-style dataset, decides whether it has texts. There must be at
+    least one sample. Labels of the task are kept. If it is certain that reading `data` uses no
+    random numbers, all texts are read once, and empty texts are left out with a warning. For
+    `draws` see `LoaderConfig`.
     """
     with isolated():
         first = data[0]

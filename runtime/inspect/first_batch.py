@@ -41,8 +41,8 @@ def validate_first_batch(loader: Loader, *, vocab_size: int | None = None) -> An
     The argument `vocab_size` is the number of embeddings of the model. If it is None, ids are
     compared with the vocabulary of the dataset. Embeddings and pairs are checked by the functions
     of runtime/arrays/batch_checks.py, and batches made by a collate function by `check_collated`.
-    Raise `IncompatibleError` (E_BATCH) with field, row and value of the first problem. Raise
-    `UsageError` if `loader` is no `Loader`.
+    Raise `IncompatibleError` (E_BATCH) for the first problem; the error names field, row and value.
+    Raise `UsageError` if `loader` is no `Loader`.
 
     The next pass serves this batch again. The call costs as much as making one batch. For a
     stream over a built dataset it also reads one window of blocks. For a foreign stream it also
@@ -94,7 +94,7 @@ def _checked_of_stream(stream: StreamDataset, batch: Batch, vocab_size: int | No
 
 
 class _Origin(NamedTuple):
-    """Dataset of a loader, and the number of ids of its tokenizer (None if it has no tokenizer)."""
+    """Dataset of a loader, and the vocabulary size, which is None for data without a tokenizer."""
 
     vocab_size: int | None
     dataset: object
@@ -138,9 +138,10 @@ def _check_views(
 ) -> None:
     """Raise `IncompatibleError` for the first problem of a batch that has several parts.
 
-    The mapping `views` maps the prefix of each part, such as ``"chosen_"``, to the part: a dict
-    whose field names lack the prefix. Errors name fields with the prefix. The number of rows is not
-    checked in the part ``"responses_"``, because a row of the batch has several responses.
+    The mapping `views` contains the parts. A key is a prefix, such as ``"chosen_"``. Its value is a
+    dict of the fields with this prefix, under their names without it. Errors name fields with the
+    prefix. The number of rows is not checked in the part ``"responses_"``, because a row of the
+    batch has several responses.
     """
     for prefix, view in views.items():
         try:
@@ -196,10 +197,11 @@ def check_collated(
 
 
 def _check_unnamed(batch: Any, rows: int | None) -> None:
-    """Raise `IncompatibleError` if a batch without field names has no tensors or wrong rows.
+    """Raise `IncompatibleError` if an unnamed batch has no tensor or a wrong number of rows.
 
-    The batch is a tensor, or a tuple or list of values. Dicts, tuples and lists in it are accepted
-    without a check. If `rows` is given, each tensor must have that many rows.
+    The batch is a tensor, or a tuple or list of values, so its values have no field names. Values
+    that are dicts, tuples or lists are not checked. If `rows` is given, each tensor must have that
+    many rows.
     """
     places = list(batch) if isinstance(batch, tuple | list) else [batch]
     tensors = [place for place in places if isinstance(place, torch.Tensor)]
@@ -268,10 +270,10 @@ def _check_shift(
     name: str = "the inputs",
     allowed: tuple[int, ...] = (0, 1),
 ) -> None:
-    """Raise `IncompatibleError` if `labels` equal `ids` shifted by a number that is not `allowed`.
+    """Raise `IncompatibleError` if `labels` are `ids` shifted by a number that is not `allowed`.
 
     Shifts of up to 3 tokens are tried in both directions. A shift is recognized if more than half
-    of the labels agree with it. The text `name` stands for the ids in the error.
+    of the labels agree with it. The error calls the ids `name`.
     """
     found = {by: _agreement(ids, labels, by) for by in range(-_FURTHEST, _FURTHEST + 1)}
     best = max(found, key=lambda by: (found[by], by in allowed))
@@ -284,8 +286,8 @@ def _check_shift(
 def _agreement(ids: torch.Tensor, labels: torch.Tensor, by: int) -> float:
     """Return the fraction of labels that equal the input `by` tokens later.
 
-    Labels of -100, and labels without such an input, are not counted. Return 0.0 if no label is
-    counted.
+    A label is not counted if it is -100, or if there is no input `by` tokens later. Return 0.0 if
+    no label is counted.
     """
     width = ids.shape[1] - abs(by)
     if width < 1:
@@ -306,10 +308,10 @@ def check_batch(
 ) -> None:
     """Raise `IncompatibleError` for the first problem of `batch`, a batch of token rows.
 
-    The arguments `rows` and `vocab_size` are the expected number of rows and the number of ids;
-    None turns a check off. The argument `beyond` is the advice in the error for an id of
-    `vocab_size` or more. If `changed` is True, the inputs were changed after the labels were made,
-    for example masked. Labels are then only checked for a wrong shift.
+    The argument `rows` is the expected number of rows, and `vocab_size` the number of ids. If one
+    of them is None, it is not checked. The argument `beyond` is the advice in the error for an id
+    of `vocab_size` or more. If `changed` is True, the inputs were changed after the labels were
+    made, for example masked. Labels are then only checked for a wrong shift.
 
     >>> ids = torch.tensor([[1, 2, 3]])
     >>> check_batch({"input_ids": ids, "labels": torch.tensor([[2, 3, -100]])}, vocab_size=4)

@@ -2,8 +2,8 @@
 
     print(profile_loader(loader, step=train_step))
 
-The fraction of time spent waiting is the most that faster loading could save. Below 2% there is
-nothing to gain. Profiling a dataprep loader does not change its state.
+A faster loader can save at most the fraction of time spent waiting. Below 2% there is nothing to
+gain. Profiling a dataprep loader does not change its state.
 """
 
 from __future__ import annotations

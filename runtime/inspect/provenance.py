@@ -1,4 +1,4 @@
-"""Lookup of the input position from which a document came, and of the documents made from a record.
+"""Lookup of the input and position of a document, and of the documents made from a record.
 
 It searches memory-mapped arrays, so only a few pages are read.
 """
@@ -16,11 +16,11 @@ __all__ = ["find_record", "records_of", "sources_of"]
 
 
 def sources_of(split: Split, documents: Ints) -> tuple[Ints, Ints]:
-    """Return the input number of each document, and its position in the input, as int64 arrays [k].
+    """Return the input number and the position of each document, as two int64 arrays [k].
 
-    An input number is an index of `split.dataset.inputs`. The position is a byte offset in a file,
-    or a row number in a table. The cost is about 10 microseconds for each shard that contains a
-    document. Raise `IndexError` for a document that does not exist, and `IntegrityError` if a
+    An input number is an index into `split.dataset.inputs`. The position is a byte offset in a
+    file, or a row number in a table. The cost is about 10 microseconds for each shard that contains
+    a document. Raise `IndexError` for a document that does not exist, and `IntegrityError` if a
     stored input number does not exist.
     """
     _check(split, documents)

@@ -1,7 +1,7 @@
 """Conversion of positions in an epoch to steps, ranks and rows, and back.
 
-This is the arithmetic of runtime/loader/batch_sampler.py for many positions at once. A "place" is
-the position of a sample in the order of an epoch if skipped samples are left out.
+This is the arithmetic of runtime/loader/batch_sampler.py for many positions at once. The "place" of
+a sample is its position in the order of an epoch, counted without skipped samples.
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ class DividedOrder(Protocol):
 class Steps:
     """Steps of a pass that starts after the first `start` samples of the epoch.
 
-    There are `whole` global batches of `ranks` x `batch` samples. Then, unless `end` is ``"drop"``,
-    there is a step with the other `rest` samples, divided among the ranks as evenly as possible.
+    First, there are `whole` steps, each with a global batch of `ranks` x `batch` samples. Then,
+    unless `end` is ``"drop"``, there is a step with the other `rest` samples. They are divided
+    among the ranks as evenly as possible.
     """
 
     start: int
@@ -79,8 +80,8 @@ class Steps:
     def of(cls, sampler: DividedOrder, start: int = 0, *, epoch: int = 0) -> Steps:
         """Return the steps of `sampler` in `epoch`, for a pass that starts after `start` samples.
 
-        Raise `UsageError` for a start after the last sample, and for samples to skip that the
-        dataset does not have.
+        Raise `UsageError` if `start` is after the last sample, or if the samples to skip include a
+        sample that the dataset does not have.
         """
         served = sampler.samples
         if sampler.skips is not None:
@@ -104,7 +105,7 @@ class Steps:
     def places(self, step: int) -> tuple[Ints, Ints, Ints]:
         """Return rank, row and place of each sample served in `step`, as three int64 arrays [k].
 
-        A place is the position in the epoch if skipped samples are left out.
+        The place of a sample is its position in the epoch, counted without skipped samples.
         """
         size = self.batch * self.ranks
         slots = np.arange(size if step < self.whole else self.rest, dtype=np.int64)

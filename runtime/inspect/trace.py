@@ -88,7 +88,7 @@ def splits_of(dataset: Spanned) -> tuple[Split, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Pieces:
-    """Pieces of documents from which some samples are made, as int64 columns of the same length.
+    """Pieces of documents that some samples contain, as int64 columns of the same length.
 
     A piece is a range of tokens of a document.
     """
@@ -111,7 +111,7 @@ class Pieces:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class StepTrace:
-    """Samples of a step in the order of ranks and rows, as int64 columns of the same length."""
+    """Samples of a step, sorted by rank and row, as int64 columns of the same length."""
 
     epoch: int
     step: int
@@ -128,10 +128,10 @@ class StepTrace:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class DocumentTrace:
-    """Samples that contain a part of a document, in order of steps, as int64 columns.
+    """Samples that contain a part of a document, sorted by step, as int64 columns.
 
     The columns have the same length. If a mixture serves a sample several times in the epoch, the
-    sample appears as many times.
+    columns contain the sample as many times.
     """
 
     epoch: int
@@ -167,10 +167,10 @@ def trace_step(
 ) -> StepTrace:
     """Return the samples of a step of `epoch`, and the pieces of documents that they contain.
 
-    If `rank` is None, the result has the samples of all ranks. The argument `start` is for a pass
-    that was resumed within the epoch: the number of samples of the epoch that were served before
-    it. Steps are numbered from 0 at the beginning of the pass. The cost is some microseconds per
-    sample. Raise `UsageError` for a step, rank or start that does not exist.
+    If `rank` is None, the result has the samples of all ranks. If the pass was resumed within the
+    epoch, `start` is the number of samples of the epoch that were served before the pass. Steps are
+    numbered from 0 at the beginning of the pass. The cost is some microseconds per sample. Raise
+    `UsageError` for a step, rank or start that does not exist.
     """
     steps = Steps.of(sampler, start, epoch=epoch)
     _check_step(step, steps.count, epoch, whole=start == 0)
@@ -200,9 +200,9 @@ def steps_of_document(
 ) -> DocumentTrace:
     """Return the samples that contain a part of `document`, with their steps, ranks and rows.
 
-    The result is for one epoch. The argument `start` has the meaning that it has in `trace_step`.
-    The argument `source` is the index of the document's split in the result of `splits_of`, 0
-    except for a mixture. Raise `IndexError` for a document or source that does not exist.
+    The result is for one epoch. The argument `start` is described in `trace_step`. The argument
+    `source` is the index of the document's split in the result of `splits_of`. It is 0 except for a
+    mixture. Raise `IndexError` for a document or source that does not exist.
     """
     split, base = splits_of(dataset)[source], int(_token_base(dataset)[source])
     (begin,), (end,) = (b.tolist() for b in document_spans(split, np.array([document])))
@@ -223,8 +223,8 @@ def steps_of_document(
 def _draws(sampler: DividedOrder, samples: Ints, epoch: int) -> tuple[Ints, Ints]:
     """Return two int64 arrays with an item for each time that a sample is served in `epoch`.
 
-    The first array holds an index into `samples`, the second the position in the order. A sample
-    that is not served has one item, with position -1.
+    The first array holds an index into `samples`, and the second the position in the order. If a
+    sample is not served, the arrays contain one item for it, with position -1.
     """
     order, n = sampler.order, sampler.samples
     numbers = np.arange(len(samples), dtype=np.int64)
@@ -241,7 +241,7 @@ def _located(
     """Return step, rank and row of each sample, as three int64 arrays.
 
     The array `positions` holds the position of each sample in the order, or -1. If no step serves a
-    sample, a negative constant such as `SKIPPED` replaces the step.
+    sample, its step is a negative constant that says why, such as `SKIPPED`.
     """
     order, n, skips = sampler.order, sampler.samples, sampler.skips
     places = positions if skips is None else skips.places(positions, order, n, epoch)
@@ -289,10 +289,11 @@ def _pieces(dataset: Spanned, samples: Ints) -> Pieces:
 
 
 def _pieces_of_split(split: Split, source: int, starts: Ints, stops: Ints, owners: Ints) -> Pieces:
-    """Return the pieces of documents in the token ranges from `starts` to `stops` of a split.
+    """Return the pieces of documents in some token ranges of a split.
 
-    No range may be empty. The array `owners` holds for each range the index of its sample, and
-    `source` is the index of the split in the result of `splits_of`.
+    The ranges are `starts[i]` .. `stops[i]` - 1. They may not be empty. The array `owners` holds
+    for each range the index of its sample, and `source` is the index of the split in the result of
+    `splits_of`.
     """
     low, high = split.parts(starts, 1).document, split.parts(stops - 1, 1).document
     spans, documents, _ = ragged(low, high + 1)
@@ -310,7 +311,7 @@ def _pieces_of_split(split: Split, source: int, starts: Ints, stops: Ints, owner
 
 
 def _held(dataset: Spanned, sample: int, begin: int, end: int) -> tuple[int, int]:
-    """Return start and stop of the part of `begin`:`end` that `sample` contains.
+    """Return start and stop of the tokens of `sample` that are in the range `begin`:`end`.
 
     Both are positions of tokens, numbered as in the result of `spans`. The sample must contain a
     token of the range.
