@@ -152,8 +152,8 @@ def estimate_embeddings(options: EmbeddingOptions) -> EmbeddingEstimate:
 def estimate_pairs(options: PairOptions, *, encoder: Encoder | None = None) -> PairEstimate:
     """Return an estimate of the build, made after reading the tables. Nothing is written.
 
-    The callable `encoder` is described at `build_pairs`. Raise the errors that a build raises until
-    the tables are read, including errors about the output directory.
+    The callable `encoder` is described at `build_pairs`. Raise the errors that a build raises
+    before or while it reads the tables, including errors about the output directory.
     """
     found: PairEstimate = run_estimate(_pair_kind(options, encoder), options)  # type: ignore[assignment]
     return found

@@ -45,7 +45,7 @@ KINDS = {
 
 
 class CommonOptions(Protocol):
-    """Options that builds of every kind need: a frozen dataclass with at least these fields."""
+    """Options that builds of every kind need, as fields of a frozen dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 

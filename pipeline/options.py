@@ -150,7 +150,7 @@ class _Common(Protocol):
 
 
 def stored_excerpts(excerpts: bool) -> dict[str, Any]:
-    """Return the config.json entries for the option `excerpts`: none (an empty dict) for True."""
+    """Return the config.json entries for the option `excerpts`: an empty dict if it is True."""
     return {} if excerpts else {"excerpts": False}
 
 
@@ -164,8 +164,7 @@ def different_reject_options(
 
     The options of the build (`asked`) are compared with the stored options of a finished dataset
     (`existing`). The argument `rejected` contains the reasons why records were left out of that
-    dataset. Records rejected for a reason in `forgiven` make no difference, because every build
-    leaves them out.
+    dataset. Every build leaves out records for a reason in `forgiven`, so they make no difference.
     """
     different = []
     if asked["on_error"] == "error" and not forgiven.issuperset(rejected):

@@ -2,10 +2,10 @@
 
 The name of an unfinished build is predictable, so another user may have created it first: as a link
 that redirects writes, or as a directory of forged units. So links are not followed, and a directory
-that belongs to another user raises an error that names its path.
+of another user raises an error that names its path.
 
 A file that one run leaves for the next run is sealed: its last line is the SHA-256 of everything
-before it. A parser alone would not notice a changed digit.
+before it. So a changed digit is noticed, which a parser alone would not notice.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def is_directory(path: Path) -> bool:
 def require_own(path: Path) -> None:
     """Raise `StorageError` unless `path` is a real directory that belongs to this user.
 
-    It may also belong to the owner of the parent directory, who could replace `path` anyway. So
-    file systems that show one owner for everything can also be used.
+    The owner of the parent directory is also accepted, because that user could replace `path`
+    anyway. So file systems that show one owner for all files can be used.
     """
     found = path.lstat()
     trusted = (os.geteuid(), path.parent.stat().st_uid)

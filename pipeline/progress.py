@@ -1,7 +1,7 @@
 """Progress of a running build, and the time of each of its stages.
 
-A worker divides its time into consecutive laps, so the stages add up to its whole time. A lap costs
-0.2 us, and there are a dozen laps for every two megabytes of text.
+A worker divides its time into consecutive laps, so the times of the stages add up to its whole
+time. A lap costs 0.2 us, and there are a dozen laps for every two megabytes of text.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def run_estimate(kind: Kind[O, Q, M], options: O) -> Estimate:
 def check_disk(estimate: Estimate, out: Path, *, already: int = 0) -> None:
     """Raise `StorageError` if the disk of `out` has too little free space for a build.
 
-    The needed space is the peak of `estimate`, less the `already` bytes that an earlier run has
+    A build needs `estimate.peak_disk_bytes`, less the `already` bytes that an earlier run has
     written.
     """
     needed = max(0, estimate.peak_disk_bytes - already)
@@ -391,7 +391,7 @@ class _Build:
     def _other_builds(self) -> tuple[str, ...]:
         """Return a tuple with a note about other unfinished builds of the output directory.
 
-        It is empty if there are none.
+        The tuple is empty if there are no such builds.
         """
         found = leftovers(self._out, self._staging.key)
         if not found:
@@ -407,8 +407,8 @@ class _Build:
     def _space_in_errors(self) -> Iterator[None]:
         """If the block runs out of disk space, add to the error how many bytes are still needed.
 
-        This happens if another program fills the disk, or if the estimate at the start was too low.
-        The bytes that are already in the staging directory are subtracted.
+        Bytes that are already in the staging directory are subtracted. Space can run out if another
+        program fills the disk, or if the estimate at the start was too low.
         """
         try:
             yield

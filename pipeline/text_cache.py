@@ -6,9 +6,9 @@ dataset is built. If several processes need the same dataset at the same time, o
 it and all others wait. Each call reads all inputs once to hash them, so the cache is for inputs
 that can be read in seconds. Datasets in the cache may be deleted while no process uses them.
 
-If the tokenizer is only a function from text to ids, each call encodes every document with it. The
-ids are written as numbers to a text file. The dataset is built from this file, with a substitute
-tokenizer whose words are these numbers.
+A tokenizer may also be a function from text to ids. Then each call encodes every document with the
+function, and writes the ids as numbers to a text file. The dataset is built from this file, with a
+substitute tokenizer whose words are these numbers.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _digest(*parts: Any) -> str:
 def _store_tokenizer(source: TextSource, data: bytes, cache: Path) -> Path:
     """Return the folder in `cache` that holds the tokenizer `data` and the roles of `source`.
 
-    If the folder is missing or has different content, it is written.
+    The folder is written if it is missing or has different content.
     """
     digest = _digest(hashlib.sha256(data).hexdigest(), dict(source.roles))
     folder = cache / "tokenizers" / digest
@@ -326,9 +326,10 @@ def _warn_of(first: Sequence[InputError | None], count: int) -> None:
 
 
 def _report_blank(count: int, sources: list[Source]) -> None:
-    """Warn about `count` blank lines, with the positions of the first few, if all inputs are JSONL.
+    """Warn about `count` blank lines, and name the positions of the first few.
 
-    In plain text, blank lines separate documents, so there is no warning.
+    There is no warning unless all inputs are JSONL, because in plain text blank lines separate
+    documents.
     """
     if not count or any(source.format != "jsonl" for source in sources):
         return

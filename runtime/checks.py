@@ -1,7 +1,7 @@
 """Checks of arguments, which raise `UsageError` with the same wording everywhere.
 
-Arguments are checked when a loader is made. Otherwise a count that was read from a file as a
-string, or a switch given as ``"no"``, would fail in the middle of a run, or never.
+Arguments are checked when a loader is made. Without the checks, a count that was read from a file
+as a string, or a switch given as ``"no"``, would fail in the middle of a run, or never.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["flag", "flag_or_none", "inner_function", "name_of", "one_of", "whole
 def whole_number(where: str, value: Any, minimum: int = 0) -> int:
     """Return `value`, of any integer type, as an int.
 
-    Raise `UsageError`, naming the argument `where`, if it is not an integer or is less than
-    `minimum`. True and False are not accepted, because usually they were meant for another
+    Raise `UsageError` if it is not an integer or is less than `minimum`. The error names the
+    argument `where`. True and False are not accepted, because usually they were meant for another
     argument.
     """
     wrong = UsageError(f"must be a whole number, got {value!r}", where=where)

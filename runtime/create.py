@@ -74,9 +74,9 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             `open_pairs` returned. Several datasets of tokens are given as a `Mixture`, or as a dict
             of weights: ``{"prose": 0.7, "code": 0.3}``.
         split: the name of a split of the build: ``"train"``, ``"val"``, ``"test"``, ...
-        batch_size: rows per step and rank; the global batch is `batch_size` x `dp_size`. None: 32,
-            or less (with a warning) if the split is too small for one global batch of 32 and
-            `drop_last` would leave out all samples; then they fill one global batch.
+        batch_size: rows per step and rank; the global batch is `batch_size` x `dp_size`. None: 32.
+            If `drop_last` would then leave out all samples, the default is the largest size with
+            which they fill one global batch (with a warning).
         num_workers: number of worker processes, which stay alive between epochs. They never change
             the batches. Rows of tokens are made more slowly with them.
         distributed: take `dp_rank` and `dp_size` from torch.distributed, which must be initialised.
@@ -124,8 +124,8 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     same number); `epoch` advances with each iteration over the loader.
 
     Raise `UsageError` for invalid arguments, `InputError` for a split that does not fill one row,
-    and the errors of `open_dataset`. Takes as long as opening the dataset. The first time, packed
-    rows also read the lengths of all documents.
+    and the errors of `open_dataset`. The call takes as long as opening the dataset. The first time,
+    packed rows also read the lengths of all documents.
 
         >>> loader = create_loader("shards", "train", 32, seq_len=2048)     # doctest: +SKIP
         >>> for batch in loader:                                            # doctest: +SKIP

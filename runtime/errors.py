@@ -1,8 +1,8 @@
 """Error about one sample of a batch: its row, its field, and what to do.
 
-A collate function gets a list of samples without their numbers in the dataset, so the error names
-the row. `dataprep.runtime.external.map_dataset.Collated` replaces the row by the number of the
-sample.
+A collate function gets a list of samples without their numbers in the dataset. So the error names
+the row of the batch. `dataprep.runtime.external.map_dataset.Collated` replaces the row by the
+number of the sample.
 """
 
 from __future__ import annotations

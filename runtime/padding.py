@@ -1,4 +1,4 @@
-"""`Padding`: the options of padded rows, which decide their width and the end that is cut.
+"""`Padding`: options for the width of padded rows, and for cutting long rows.
 
 Datasets of documents and preferences (runtime/rows) use them, and so do collate functions. The
 padded arrays are written in runtime/rows/gather.py and runtime/collate/ragged.py.

@@ -1,4 +1,4 @@
-"""Numbers of samples: their array types, and checks of the indices that callers pass."""
+"""Sample numbers: their array types, and checks of the indices that callers pass."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def sample_numbers(indices: Any, samples: int) -> Ints:
     """Return the sample numbers `indices` (k of them) as an int64 array [k].
 
     Raise `UsageError` unless they are whole numbers, and `IndexError` for a number that int64
-    cannot hold. Other numbers outside 0 .. `samples` - 1 are not checked here; see `check_samples`.
-    The number of samples in the dataset, `samples`, is used only in error messages.
+    cannot hold. The range 0 .. `samples` - 1 is not checked here, but by `check_samples`. The
+    argument `samples` (the number of samples in the dataset) is used only in error messages.
 
     >>> sample_numbers((3, np.uint8(0)), 4)
     array([3, 0])
@@ -51,9 +51,9 @@ def sample_numbers(indices: Any, samples: int) -> Ints:
 
 
 def from_the_end(indices: Any, samples: int) -> Ints:
-    """Return what `sample_numbers` returns, but with negative numbers counted from the end.
+    """Return the numbers like `sample_numbers`, but count negative numbers from the end.
 
-    The dataset has `samples` samples. `PADDING` is not changed. Raise `IndexError` for a number
+    The dataset has `samples` samples. `PADDING` is left as it is. Raise `IndexError` for a number
     below ``-samples``, and the errors of `sample_numbers`.
 
     >>> from_the_end([-1, 2], 4)

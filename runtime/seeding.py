@@ -1,7 +1,7 @@
 """Seeding of the global random generators of Python, NumPy and torch.
 
 Loaders of dataprep's datasets do not use these generators: their batches are computed from (seed,
-epoch, position). Models, and users' own datasets and transforms, do use them.
+epoch, position). Models use the generators, and so do users' own datasets and transforms.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ def seed_all(seed: int, mode: Mode = "fast") -> None:
     """Seed the generators of Python, NumPy and torch, and choose the kernels that torch uses.
 
     With ``"fast"``, torch may choose the fastest kernels. With ``"deterministic"``, torch uses only
-    kernels that give the same bits each time, and raises an error if it has none, as
-    https://docs.pytorch.org/docs/stable/notes/randomness.html describes. Each mode undoes the torch
-    settings of the other. ``"deterministic"`` also sets CUBLAS_WORKSPACE_CONFIG, unless it is set.
-    cuBLAS reads this variable when it is first used, so call `seed_all` at the start of a program.
+    kernels that give the same bits each time. An operation without such a kernel then raises an
+    error, as https://docs.pytorch.org/docs/stable/notes/randomness.html describes. Each mode undoes
+    the torch settings of the other. ``"deterministic"`` also sets the environment variable
+    CUBLAS_WORKSPACE_CONFIG, unless it is set. cuBLAS reads this variable when it is first used, so
+    call `seed_all` at the start of a program.
 
-    Raise `UsageError` unless `seed` is from 0 to 2**63 - 1. Costs a tenth of a millisecond.
+    Raise `UsageError` unless `seed` is from 0 to 2**63 - 1. The call takes 0.1 milliseconds.
 
     >>> seed_all(7)
     >>> first = random.random(), np.random.random(), torch.rand(1).item()
@@ -62,8 +63,8 @@ def seed_worker(worker: int) -> None:
     """Seed Python, NumPy and torch in a worker process: a `worker_init_fn` for any DataLoader.
 
     The seed is the one that torch gave to this worker; every worker has a different seed. If the
-    DataLoader has a seeded `generator`, a worker gets the same random numbers in every run. Loaders
-    of dataprep do not need this function.
+    DataLoader has a seeded `generator`, a worker gets the same random numbers in every run.
+    dataprep's own loaders do not need this function.
     """
     seed_here(torch.initial_seed() % (1 << 63))
 
@@ -81,7 +82,7 @@ def seed_for(seed: int, *parts: int | str) -> int:
     """Return a seed from 0 to 2**63 - 1 that is a hash of all arguments.
 
     Seeds of different arguments are unrelated. (With ``seed + epoch``, epoch 1 of seed 0 would get
-    the same seed as epoch 0 of seed 1.) Costs a microsecond.
+    the same seed as epoch 0 of seed 1.) The call takes a microsecond.
 
     >>> seed_for(0, "sample", 1) != seed_for(1, "sample", 0)
     True
@@ -91,7 +92,7 @@ def seed_for(seed: int, *parts: int | str) -> int:
 
 
 def seed_here(seed: int) -> None:
-    """Seed the generators of Python, NumPy and torch on the CPU. Costs 10 us."""
+    """Seed the generators of Python, NumPy and torch on the CPU. The call takes 10 us."""
     random.seed(seed)
     np.random.seed(_folded(seed))
     torch.default_generator.manual_seed(_folded(seed))
@@ -99,10 +100,10 @@ def seed_here(seed: int) -> None:
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """Restore the generators of Python, NumPy and torch (CPU) after the block. Costs 20 us.
+    """Restore the states of the generators of Python, NumPy and torch (CPU) after the block.
 
-    Seed the generators inside the block before using them, because NumPy uses a spare generator
-    there, whose state is unknown.
+    This costs 20 us. Seed the generators inside the block before using them: there, NumPy has a
+    spare generator, whose state is unknown.
 
     >>> seed_all(1)
     >>> with isolated():

@@ -79,7 +79,7 @@ class TokenRows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows of one length over a split's tokens, with all documents concatenated.
+    """Fixed-length windows over a split's tokens, with all documents concatenated.
 
     See `WindowDataset`.
 
@@ -124,7 +124,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Rows of one length, each with several whole documents and then padding.
+    """Fixed-length rows, each with several whole documents and then padding.
 
     See `PackedDataset`.
 
@@ -321,7 +321,7 @@ class Pairs:
 class BuiltRows:
     """Rows of the kind that a split was built for (see `row_kind`).
 
-    The attribute `options` contains values for fields of the spec.
+    The method `of` chooses the spec. The attribute `options` contains values for its fields.
     """
 
     options: Mapping[str, Any]
@@ -329,7 +329,7 @@ class BuiltRows:
     def of(self, split: AnySplit) -> RowSpec:
         """Return the spec for `split`.
 
-        Raise `UsageError` if the attribute `options` names a field that the spec does not have.
+        Raise `UsageError` if the attribute `options` names a field that this spec does not have.
         """
         if isinstance(split, Split):
             return named_spec(row_kind(split), **self.options)
@@ -340,7 +340,8 @@ class BuiltRows:
     def open(self, split: Split, *, sample_mask: bool = False) -> MixedDataset:
         """Return the dataset of the rows of `split`; see `TokenRows.open`.
 
-        Raise `UsageError` if the attribute `options` names a field that their spec does not have.
+        Raise `UsageError` if the attribute `options` names a field that the spec for `split` does
+        not have.
         """
         spec = cast("TokenRows", self.of(split))
         return spec.open(split, sample_mask=sample_mask)
@@ -358,11 +359,12 @@ _BY_NAME: dict[str, Any] = {
 class Mixture:
     """Several datasets of tokens, each with a weight.
 
-    A weight is the dataset's share of all samples, or of all tokens with ``by="tokens"``. Weights
-    are converted to whole numbers of samples in a period. Their proportion is exact, or is rounded
-    if the period would be too long. In every prefix of the order, the number of samples from a
-    dataset differs by at most one from its share. When all samples of a dataset were used, they
-    come again in a new order. An epoch has as many samples as all datasets together.
+    The weight of a dataset is its share of all samples, or of all tokens with ``by="tokens"``.
+    Weights are converted to whole numbers of samples in a period, such as 7 and 3. They keep their
+    exact proportion, or are rounded if the period would be too long. In every prefix of the order,
+    the number of samples from a dataset differs by at most one from its share. When all samples of
+    a dataset have been used, they come again in a new order. An epoch has as many samples as all
+    datasets together.
 
         >>> Mixture({"prose": 0.7, "code": 0.3}, by="tokens").by
         'tokens'
@@ -394,8 +396,9 @@ class Mixture:
 def row_kind(split: Split) -> RowKind:
     """Return the kind of rows that `split` was built for.
 
-    It is windows for texts, packed rows for conversations (which windows would cut at any token),
-    and whole records for preferences.
+    Splits of texts are built for windows. Splits of conversations are built for packed rows,
+    because windows would cut conversations at any token. Splits of preferences are built for whole
+    records.
     """
     kinds: dict[str | None, RowKind] = {
         None: "windows", "chat": "packed", "pairs": "pairs", "labels": "labels", "groups": "groups",
@@ -519,9 +522,9 @@ def _check_choice(name: str, value: Any, known: Any) -> None:
 
 
 def _require_tokens(split: AnySplit, kind: str | None) -> None:
-    """Raise `UsageError` unless `split` can have rows of the kind `kind`.
+    """Raise `UsageError` unless the rows of `split` can be of the kind `kind`.
 
-    If `kind` is None, the split must hold preferences, of any form.
+    If `kind` is None, the split must hold preferences, in any form.
     """
     if not isinstance(split, Split):
         raise UsageError(
@@ -557,7 +560,7 @@ def _require_arrays(split: AnySplit, kind: str) -> None:
 def _default_seq_len(split: Split) -> int:
     """Return the default `seq_len`: 1,024, or the token limit of conversations if it is higher.
 
-    The limit is the maximum number of tokens per conversation with which they were built.
+    The limit is the maximum number of tokens in a conversation. It was chosen for the build.
     """
     chat = split.dataset.chat
     return max(_SEQ_LEN, chat.max_tokens or 0) if chat is not None else _SEQ_LEN

@@ -78,11 +78,12 @@ class SampleDataset(Protocol):
 
 
 class SampleList(list[Any]):
-    """List of the samples of one batch, which are views of the tensors in the attribute `batch`.
+    """List of the samples of one batch.
 
-    A plain DataLoader collates the list. The collate function of a `Loader` returns `batch`
-    instead. So a DataLoader made of the dataset, the sampler and the collate function of a `Loader`
-    returns the same batches as the `Loader`.
+    The samples are views of the tensors in the attribute `batch`. A plain DataLoader collates the
+    list. The collate function of a `Loader` returns `batch` instead. So a DataLoader made of the
+    dataset, the sampler and the collate function of a `Loader` returns the same batches as the
+    `Loader`.
     """
 
     def __init__(self, samples: Sequence[Any], batch: Any) -> None:
@@ -96,10 +97,10 @@ def batch_of(made: Any) -> Any:
 
 
 class BatchDataset(Dataset[Batch]):
-    """Base class of map-style datasets that make whole batches; a sample is a row of a batch.
+    """Base class of map-style datasets that make whole batches.
 
-    A `Loader` calls `batch`. A plain DataLoader and the wrappers of torch (`Subset`,
-    `ConcatDataset`, ...) call the other methods.
+    A sample is a row of a batch. A `Loader` calls the method `batch`. A plain DataLoader and the
+    wrappers of torch (`Subset`, `ConcatDataset`, ...) call the other methods.
     """
 
     def __len__(self) -> int:
@@ -113,16 +114,17 @@ class BatchDataset(Dataset[Batch]):
     def __getitem__(self, index: int) -> Batch:
         """Return one sample, without a batch axis; a negative `index` counts from the end.
 
-        Costs about 30 microseconds for a sample of any size: use `batch` where speed matters.
+        The call takes about 30 microseconds for a sample of any size: use `batch` where speed
+        matters.
         """
         batch = self.batch(from_the_end([index], len(self)))
         return {name: rows if name in OF_THE_BATCH else rows[0] for name, rows in batch.items()}
 
     def __getitems__(self, indices: Indices) -> list[Batch]:
-        """Return the samples at `indices`, as views of one batch. A plain DataLoader calls this.
+        """Return the samples at `indices`, as views of one batch.
 
         A negative index counts from the end. Rows of documents and preferences are padded to the
-        longest row of the batch.
+        longest row of the batch. A plain DataLoader calls this method.
         """
         numbers = from_the_end(indices, len(self))
         batch = self.batch(numbers)
@@ -140,7 +142,7 @@ def reopened(dataset: Any, split: Any, options: Mapping[str, Any]) -> Any:
 def empty_split(split: Split | ArraySplit) -> InputError:
     """Return the error for `split`, which has no documents or rows.
 
-    The error names the splits that have some.
+    The error names the splits of the dataset that are not empty.
     """
     held: BuiltDataset | ArrayData = split.dataset if isinstance(split, Split) else split.data
     full = [name for name, other in held.splits.items() if len(other)]

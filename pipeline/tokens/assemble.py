@@ -1,9 +1,9 @@
 """Assembly of a dataset of tokens from finished units, in a scratch directory.
 
-Large pieces become shards by hard link, and small pieces are joined. The manifest is written last,
-and everything is forced to stable storage. Then `pipeline/run.py` publishes the dataset by one
-rename. Until then, nothing outside the staging directory changes. The files depend only on the plan
-and the results of the units.
+A piece is the part of a split that one unit wrote. Large pieces become shards by hard link, and
+small pieces are joined. The manifest is written last, and everything is forced to stable storage.
+Then `pipeline/run.py` publishes the dataset by one rename. Until then, nothing outside the staging
+directory changes. The files depend only on the plan and the results of the units.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Estimate of a build from a sample of its inputs: for `--dry-run`, and to check the disk space.
 
-Disk usage is highest just before the dataset is published. Then all units still exist, and so do
-the shards that were joined from small pieces, which are copies. Large pieces are hard-linked and
-need no additional space. Exact splits copy every document once more.
+Disk usage is highest just before the dataset is published, when the files of all units still exist.
+Shards that are joined from small pieces are copies, and need additional space. Large pieces are
+hard-linked and need none. If splits have exact sizes, every document is copied once more.
 """
 
 from __future__ import annotations

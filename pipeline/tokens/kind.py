@@ -75,7 +75,7 @@ def _encoded(request: Request) -> bytes:
 def sample_bytes(context: Context) -> int:
     """Return the number of bytes of text to sample at each of eight positions of the input.
 
-    An estimate for the user reads a larger sample than a build.
+    The sample is larger for an estimate that the user asked for than for a build.
     """
     return ESTIMATE_SAMPLE_BYTES if context.estimate else SAMPLE_BYTES
 
@@ -102,8 +102,8 @@ class TokenBuild(TokenTasks, Generic[P]):
     def check(self, prepared: P) -> None:
         """Load tokenizer.json in the same way as users will, and compare the engine with it.
 
-        The engine is the library that encodes the texts. Raise `PlanRefused` if its ids differ from
-        the ids of this tokenizer.
+        The engine is the library that encodes the texts. Raise `PlanRefused` if the engine gives
+        different ids than the loaded tokenizer.
         """
         options = prepared.options
         with naming(options.tokenizer):
@@ -115,7 +115,7 @@ class TokenBuild(TokenTasks, Generic[P]):
         self._tokenizer = loaded
 
     def chat_entry(self, prepared: P) -> tuple[ChatEntry, bytes] | None:
-        """Return the manifest's entry about conversations and the chat template.
+        """Return the manifest's entry about conversations, and the chat template.
 
         All counts in the entry are still 0. Return None for a build of texts.
         """
@@ -194,8 +194,8 @@ class TokenKind(TokenBuild[TokenPrepared]):
 def _first_ids(dataset: Dataset, split: SplitEntry) -> npt.NDArray[Any]:
     """Return the first ids of the first document of `split`, at most 100.
 
-    The file is read, not memory-mapped, so that a bad disk block raises an error instead of ending
-    the process with a signal.
+    The file is read, not memory-mapped. So a bad disk block raises an error, and does not kill the
+    process with a signal.
     """
     shard = next(shard for shard in split.shards if shard.documents)
     docs = npy.read_array(dataset.path / shard.docs, "<u8", (shard.documents + 1,))

@@ -13,7 +13,7 @@ __all__ = ["TokenPayload"]
 
 
 class TokenPayload(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that plans of texts and of conversations have and other plans lack."""
+    """Plan fields of builds of texts and of conversations, which plans of other kinds lack."""
 
     read: ReadOptions
     encoding: EncodingSettings

@@ -113,11 +113,12 @@ def prepare(
 ) -> TokenPrepared:
     """Return the plan of a build, made from its options and a sample of its inputs.
 
-    If `early` is given, it loads the tokenizer in worker processes. The caller must then make two
-    checks, which can run while workers process units: that `load_tokenizer` loads the tokenizer,
-    and that `TokenPrepared.doubt` returns no problem with the engine. If it returns a problem, the
-    caller must prepare the build again with this problem as `engine_problem`. With `early`, the
-    encoder `TokenPrepared.encoder` may know only the ids of the probes and of the sample's texts.
+    If `early` is given, it loads the tokenizer in worker processes, and some work is left to the
+    caller. That can be done while workers process units. The caller must load the tokenizer with
+    `load_tokenizer`, and pass it to the function `TokenPrepared.doubt` (unless that is None), which
+    compares the engine with it. If the function returns a problem, the caller must call `prepare`
+    again with the problem as `engine_problem`. With `early`, the encoder `TokenPrepared.encoder`
+    may know only the ids of the probes and of the sample's texts.
     """
     sources, read, units = surveyed.sources, surveyed.read, surveyed.units
     source = resolve_tokenizer(options.tokenizer, load=early is None)
@@ -173,14 +174,17 @@ def _open_here(
 
 
 def ready_encoder(plan: Plan[TokenPayload], encoder: Encoder, engine_json: bytes) -> Encoder:
-    """Return `encoder`, or load a new encoder if `encoder` only stores answers of workers."""
+    """Return an encoder for any text.
+
+    This is `encoder` itself, or a newly loaded encoder if `encoder` only stores answers of workers.
+    """
     if isinstance(encoder, PreEncoded):
         return make_encoder(plan.payload.encoding.engine, engine_json)
     return encoder
 
 
 def files_of(source: TokenizerSource, engine_json: bytes) -> dict[str, bytes]:
-    """Return the tokenizer files for the staging directory, by name.
+    """Return the tokenizer files for the staging directory: a dict from file name to content.
 
     They are the tokenizer.json of the dataset and the one that the engine loads.
     """

@@ -38,8 +38,8 @@ def token_recipe_id(
 ) -> str:
     """Return the recipe id of a dataset of tokens: a hash of these entries of its config.json.
 
-    Options that change no sample, and options that `inputs` or `tokenizer` make superfluous, are
-    left out of the hash.
+    Options that change no sample are left out of the hash. So are options whose effect is contained
+    in `inputs` or `tokenizer`.
     """
     entry = msgspec.to_builtins(tokenizer)
     parts = {
@@ -71,8 +71,9 @@ def difference(
 ) -> str | None:
     """Return how `existing` differs from the dataset to be built, or None if it can be reused.
 
-    The names of the tokenizer, the template and the inputs may differ. Records that `existing`
-    rejected for a reason in `forgiven` make no difference, because every build leaves them out.
+    The names of the tokenizer, the template and the inputs may differ. Every build leaves out
+    records for a reason in `forgiven`, so records that `existing` rejected for such a reason make
+    no difference.
     """
     asked = prepared.stored_options
     different = _different_options(existing.options, asked)
@@ -108,8 +109,8 @@ def difference(
 def _probed_alike(existing: Manifest, prepared: TokenPrepared) -> TokenizerEntry:
     """Return the tokenizer entry of `prepared`, with the probe texts of `existing`.
 
-    Probes are short texts that are stored with their ids, to compare tokenizers. If another version
-    of dataprep chose different probe texts, those of `existing` are encoded again.
+    Probes are short texts that are stored with their ids, to compare tokenizers. Another version of
+    dataprep may have chosen different probe texts. Then the texts of `existing` are encoded again.
     """
     texts = [probe.text for probe in existing.tokenizer.probes]
     if texts == [probe.text for probe in prepared.tokenizer.probes]:

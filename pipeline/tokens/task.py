@@ -116,7 +116,7 @@ class RecordReader(Protocol[B_co]):
 
     @property
     def chunk_digests(self) -> list[str]:
-        """Return the digests of the span's chunks, from which the input's fingerprint is made.
+        """Return the digests of the span's chunks. The fingerprint of an input is made from them.
 
         They are complete when the iterator `batches` has ended.
         """
@@ -213,9 +213,8 @@ class RecordUnit(ABC, Generic[B]):
     def hashes(self, keys: Sequence[bytes]) -> Hashes:
         """Return a uint64 hash of each split key in `keys`.
 
-        The hash decides to which split a document belongs.
-
-        If there is only one split, all hashes are 0.
+        The hash decides to which split a document belongs. If there is only one split, all hashes
+        are 0.
         """
         if len(self._ends) == 1:
             return np.zeros(len(keys), np.uint64)  # one split takes all
@@ -345,7 +344,7 @@ class Load(msgspec.Struct, frozen=True, tag=True):
 
 
 class Encode(msgspec.Struct, frozen=True, tag=True):
-    """Request for the ids and offsets of `texts`. If encoding fails, the answer is the reason."""
+    """Request for the ids and offsets of `texts`. On failure, the reply states the reason."""
 
     texts: list[str]
 
@@ -363,7 +362,7 @@ _PLAN = msgspec.json.Decoder(Plan[TokenPayload])
 class TokenTasks:
     """The part of the kind `tokens` that runs in worker processes.
 
-    It loads the engine before there is a plan, and opens tasks.
+    It can load the engine before the plan is complete, and it opens tasks.
     """
 
     address = "dataprep.pipeline.tokens.task:TokenTasks"
@@ -388,7 +387,7 @@ class TokenTasks:
     def get_ready(self, engine_json: bytes) -> None:
         """Load the reference library (tokenizers) if gigatoken could not load the tokenizer.
 
-        The units are then encoded with this library.
+        The units will then be encoded with the reference library.
         """
         if self._refused is not None:
             with contextlib.suppress(Exception):  # the coordinator reports the error

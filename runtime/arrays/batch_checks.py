@@ -40,9 +40,10 @@ def check_rows(
 ) -> None:
     """Raise `IncompatibleError` for the first problem in a batch of embedding rows.
 
-    The batch must have the fields of `shapes`, and may have `sample_mask`, but no other field. All
-    fields must have the same number of rows (`rows`, if given). They must have the given shapes, be
-    contiguous, share no memory, and contain neither NaN nor infinity.
+    The argument `shapes` maps each field to the shape of its rows. The batch must have these fields
+    with rows of these shapes. It may have `sample_mask`, but no other field. All fields must have
+    the same number of rows (`rows`, if given), be contiguous, share no memory, and contain neither
+    NaN nor infinity.
 
     >>> check_rows({"embedding": torch.zeros(4, 8)}, {"embedding": (8,)}, rows=4)
     """
@@ -60,10 +61,11 @@ def check_pairs(batch: Mapping[str, Any], sizes: PairSizes, *, rows: int | None 
     """Raise `IncompatibleError` for the first problem in a batch of pairs.
 
     The batch must have the fields of `PAIR_FIELDS`, and may have `sample_mask`, but no other field.
-    The fields must have the types and shapes given there, be on one device, and contain neither NaN
-    nor infinity. Cluster ids must be in -1 .. clusters - 1, relevance in 0 .. 1, centroid distances
-    in 0 .. 2, steering variants in 0 .. 3 and tiers in 1 .. 4. The steering of variant 0 must be
-    zeros. On the meta device, which holds no values, only names, types and shapes are checked.
+    The fields must have the types and shapes in `PAIR_FIELDS`, be on one device, and contain
+    neither NaN nor infinity. Cluster ids must be in -1 .. clusters - 1, relevance in 0 .. 1,
+    centroid distances in 0 .. 2, steering variants in 0 .. 3 and tiers in 1 .. 4. The steering of
+    variant 0 must be zeros. On the meta device, which holds no values, only names, types and shapes
+    are checked.
     """
     _check_names(batch, PAIR_FIELDS)
     first = next(iter(batch.values()))

@@ -1,13 +1,14 @@
 """Steering variant of each pair: chosen at random in each epoch, and the same in every process.
 
-The variant follows from a hash of (content id, seed, epoch, pair) and three thresholds that the
-curriculum gives for the epoch. There is no generator with a state, so worker processes, ranks,
-batch size, order and resuming do not change the variant.
+A variant is a number from 0 to 3: zero, centroid, keyword or residual. It follows from a hash of
+(content id, seed, epoch, pair) and three thresholds that the curriculum gives for the epoch. There
+is no generator with a state, so worker processes, ranks, batch size, order and resuming do not
+change the variant.
 
 The thresholds are computed from the stored curriculum with integer arithmetic alone, so that they
 do not depend on how floats are rounded or on a mathematical library. docs/format.md describes the
-algorithm for readers in other languages. `VERSION` is the number of the algorithm; it is part of
-the text that is hashed and of the order definition.
+algorithm for readers in other languages. `VERSION` is the version number of the algorithm. It is
+part of the hashed text and of the order definition.
 """
 
 from __future__ import annotations
@@ -80,10 +81,7 @@ def probabilities(curriculum: Curriculum, epoch: int) -> npt.NDArray[np.float64]
 
 
 def _part(shares: list[int], number: int) -> int:
-    """Return the sum of the first `number` of `shares`, divided by the sum of all.
-
-    The result is in units of 2**-62.
-    """
+    """Return sum(shares[:number]) / sum(shares) in units of 2**-62, rounded down."""
     return sum(shares[:number]) * _ONE // sum(shares)
 
 
@@ -123,7 +121,7 @@ def _half_wave(now: int, last: int) -> int:
 
 
 def stored_curriculum(data: ArrayData) -> Curriculum:
-    """Return the curriculum stored in config.json of a dataset of pairs, or else the default.
+    """Return the curriculum stored in a dataset of pairs, or the default if none is stored.
 
     Raise `UsageError` if the dataset does not hold pairs, `IntegrityError` if the curriculum is
     invalid, and `IncompatibleError` if its mode or structure is unknown.
@@ -145,9 +143,9 @@ def stored_curriculum(data: ArrayData) -> Curriculum:
 def stored_seed(data: ArrayData) -> int:
     """Return the default seed of a dataset of pairs, from its config.json.
 
-    For a converted dataset this is the `random_seed` in the config.json of the original dataset,
-    for any other dataset the seed of its build. The seed is 0 if the value is not a whole number
-    in 0 .. 2**63 - 1.
+    For a converted dataset this is the `random_seed` in the config.json of the original dataset.
+    For any other dataset it is the seed of the build. The seed is 0 if the value is not a whole
+    number in 0 .. 2**63 - 1.
     """
     foreign = (data.manifest.pairs or {}).get(FOREIGN)
     options = data.manifest.options
@@ -159,8 +157,8 @@ class VariantDraw:
     """The steering variants of pairs, as a function of content id, seed, epoch and pair.
 
     If `moving` is true, the probabilities of the variants change with the epoch, as the curriculum
-    says. If it is false, a pair has the same variant in every epoch, chosen with the
-    `probabilities` of the curriculum, so that evaluations can be compared.
+    says. If it is false, a pair has the same variant in every epoch, so that evaluations can be
+    compared. The variant is then chosen with the `probabilities` of the curriculum.
 
     >>> draw = VariantDraw(Curriculum(), content_id="b", seed=0, moving=True)
     >>> draw.variants(np.arange(8), np.zeros(8, np.int64)).tolist()
@@ -179,7 +177,7 @@ class VariantDraw:
         """Return the variant (0 to 3) of each pair `pairs[i]` in the epoch `epochs[i]`.
 
         The result is an int64 array of the same shape. A pair is given by its row in the arrays.
-        Costs about 20 microseconds if all pairs of a batch are in the same epoch.
+        The call takes about 20 microseconds if all pairs of a batch are in the same epoch.
         """
         if not self.moving or len(pairs) == 0:
             return self._variants_in(pairs, 0)

@@ -47,8 +47,8 @@ class EmbeddingDataset(BatchDataset):
             Such a row repeats sample 0, so that no computation divides by zero.
 
     Without `dtype`, fields keep their stored type, including bfloat16. Raises `InputError` for a
-    split without rows, and `UsageError` for a field that does not exist. It pickles as a path and a
-    few names.
+    split without rows, and `UsageError` for a field that does not exist. Pickling stores the path
+    of the dataset and the arguments, not the data.
 
         >>> rows = EmbeddingDataset(open_arrays("vectors").split("train"))   # doctest: +SKIP
         >>> rows.batch([3, 1])["embedding"].shape                     # doctest: +SKIP
@@ -127,7 +127,7 @@ class EmbeddingDataset(BatchDataset):
         return tuple(column.array for column in self._columns.values())
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the ranges of stored numbers that make up `samples`.
+        """Return the ranges of array elements that reading `samples` touches.
 
         The result is two arrays: starts and stops. They are positions in the concatenation of all
         arrays in `tracks`. Indices that are `PADDING` are left out. Raise `IndexError` for a sample

@@ -2,9 +2,11 @@
 
 All of them are checked before any is used. Each must be the number of an existing source, have a
 valid tier, occur once in its row, and not be a positive of its question. If one is invalid, the
-previous negatives stay in use. In a dataset converted from another layout (`pairs.foreign`)
-negatives may repeat and may be other positives of their question, as `dataprep verify` allows. Only
-the source of the pair itself is not allowed there.
+previous negatives stay in use.
+
+The rules are weaker for a dataset converted from another layout (`pairs.foreign`), as in
+`dataprep verify`. There, negatives may repeat, and may be positives of their question in other
+pairs. Only the source of the pair itself is not allowed.
 """
 
 from __future__ import annotations
@@ -78,9 +80,9 @@ def read_negatives(given: Given, tables: PairTables) -> Negatives:
     The argument `given` is the path of a dataset of pairs, the path of a folder, or two arrays. A
     dataset is read through a memory map. A folder must hold the files hard_negatives and
     negative_tiers, as .npy or .pt. Two arrays or tensors (negatives, tiers) may have any integer
-    type except uint64 and be on any device; they are copied. All must have the shape [pairs,
-    negatives] of the arrays in `tables`. Raise `InputError` if the shape or type is different, or
-    if `check_negatives` finds an invalid number.
+    type except uint64 and be on any device; they are copied. Both arrays must have the shape
+    [pairs, negatives] of the stored arrays in `tables`. Raise `InputError` if the shape or type is
+    different, or if `check_negatives` finds an invalid number.
     """
     shape = (tables.sizes.pairs, tables.sizes.negatives)
     if isinstance(given, str | Path) and not _files(local_path(given)):
@@ -96,8 +98,8 @@ def read_negatives(given: Given, tables: PairTables) -> Negatives:
 def check_negatives(found: Negatives, tables: PairTables) -> None:
     """Raise `InputError` unless all negatives in `found` are valid for the pairs of `tables`.
 
-    The rules are listed at the top of this module. Costs a sort of all pairs and a binary search
-    for each negative, which takes seconds for millions.
+    The rules are listed at the top of this module. The check sorts all pairs and makes a binary
+    search for each negative, which takes seconds for millions of pairs.
     """
     sources, pairs = tables.sizes.sources, tables.sizes.pairs
     foreign = FOREIGN in (tables.data.manifest.pairs or {})

@@ -1,4 +1,4 @@
-"""`PairData`: an open dataset of pairs, whose splits share memory maps, or arrays in memory."""
+"""`PairData`: an open dataset of pairs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def open_pairs(
 
 
 class PairData:
-    """An open dataset of pairs, whose splits share memory maps, or arrays in memory."""
+    """An open dataset of pairs.
+
+    Its splits share the memory maps, or with `preload` the arrays in memory.
+    """
 
     def __init__(self, data: ArrayData, *, preload: bool = False, device: Device = None) -> None:
         self.data = data

@@ -51,8 +51,9 @@ class PairDataset(BatchDataset):
     Arguments:
         seed: the seed of the steering variants. None: the seed in config.json; see `stored_seed`.
         curriculum: the splits in which the curriculum changes with the epoch: ``"train"`` or
-            ``"all"``. In other splits a pair has the same variant in every epoch, chosen with the
-            `probabilities` of the curriculum, so that evaluations can be compared.
+            ``"all"``. In other splits a pair has the same variant in every epoch, so that
+            evaluations can be compared. The variant is chosen with the `probabilities` of the
+            curriculum.
         schedule: a `Curriculum` to use in place of the one in config.json.
         clusters: use only the pairs of these clusters, which are numbered from 0. The number -1
             selects the pairs without a cluster.
@@ -63,8 +64,8 @@ class PairDataset(BatchDataset):
             Such a row repeats sample 0, with relevance 0.
 
     The attribute `epoch` applies to indices that contain no epoch, as in ``dataset[5]``. Raises
-    `InputError` if the split, or the chosen clusters, have no pairs. It pickles as a path and a few
-    numbers.
+    `InputError` if the split, or the chosen clusters, have no pairs. Pickling stores the path of
+    the dataset and the arguments, not the data.
 
         >>> pairs = open_pairs("pairs").split("train")                       # doctest: +SKIP
         >>> pairs.batch([3, 1])["negative_embs"].shape                # doctest: +SKIP
@@ -192,8 +193,8 @@ class PairDataset(BatchDataset):
     def force_steering(self, name: str | None) -> None:
         """Give every pair the variant `name`. None restores the variants of the curriculum.
 
-        A loader's iteration that has already begun does not change. Raise `UsageError` if `name` is
-        not a variant.
+        An iteration of a loader that has already begun does not change. Raise `UsageError` if
+        `name` is not a variant.
         """
         if name is not None and name not in VARIANTS:
             raise UsageError(
@@ -205,10 +206,8 @@ class PairDataset(BatchDataset):
     def reload_negatives(self, given: Given | None) -> None:
         """Use the negatives `given` in every later iteration of a loader.
 
-        None restores the stored ones.
-
-        See `read_negatives` for the accepted values, their checks and the errors that it raises.
-        After an error the previous negatives stay in use.
+        None restores the stored negatives. `read_negatives` describes the accepted values, their
+        checks and the errors. After an error the previous negatives stay in use.
         """
         self._negatives = None if given is None else read_negatives(given, self.tables)
         self.version += 1
@@ -298,12 +297,12 @@ class PairDataset(BatchDataset):
         return tuple(mapped[name] for name in (*EMBEDDINGS, *_SCALARS) if name in mapped)
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the ranges of stored numbers that make up `samples`.
+        """Return the ranges of array elements that reading `samples` touches.
 
         The result is two arrays: starts and stops. They are positions in the concatenation of all
-        arrays in `tracks`. All steering variants of a pair are included, because `samples` contain
-        no epoch. The function has to read the row numbers of the question, source and negatives of
-        each pair. Raise the errors of `batch`.
+        arrays in `tracks`. All steering variants are included, because the epoch, which decides the
+        variant, is not known here. To find the ranges, the stored row numbers of the question,
+        source and negatives of each pair are read. Raise the errors of `batch`.
         """
         pairs = self._pairs(samples[samples != PADDING])
         questions, sources = self._questions_and_sources(pairs)
@@ -312,7 +311,7 @@ class PairDataset(BatchDataset):
         return spans_of(self.tracks, [questions, sources, *steering])
 
     def statistics(self) -> PairStatistics:
-        """Return counts and ranges of the values of all pairs. Reads all pairs once."""
+        """Return counts and ranges of the values of all pairs. This reads all pairs once."""
         pairs = self._pairs(np.arange(len(self)))
         tiers = None if self._negatives is None else self._negatives.tiers
         return statistics_of(self.tables, pairs, tiers)
@@ -335,7 +334,7 @@ class PairDataset(BatchDataset):
         check_pairs(batch, self.tables.sizes, rows=rows)
 
     def close(self) -> None:
-        """Release maps and tables, also for the splits that share them.
+        """Release maps and tables, including those that other splits share.
 
         The next use opens them again.
         """

@@ -116,10 +116,10 @@ class MemoryReport:
 
 
 def resident_bytes(directory: Path) -> int | None:
-    """Return the number of bytes of files below `directory` that this process has in memory maps.
+    """Return the size in bytes of the pages of files below `directory` that are in memory now.
 
-    Only pages that are in memory now are counted. Return None if /proc/self/smaps cannot be read.
-    Costs milliseconds, because the kernel counts the pages of every map.
+    Only memory maps of this process are counted. Return None if /proc/self/smaps cannot be read.
+    The call takes milliseconds, because the kernel counts the pages of every map.
     """
     inside = b" " + os.fsencode(f"{directory.resolve()}/")  # as the kernel names mapped files
     total, counts = 0, False

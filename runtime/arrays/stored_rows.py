@@ -1,7 +1,7 @@
 """Rows of stored arrays: lookup in a split, checks of their numbers, ranges for read-ahead.
 
-If a file was changed after the build, a batch that contains an invalid value raises an
-`IntegrityError` that names the file, the row and the value. Row numbers are compared with the
+A file may have been changed after the build. If a batch contains an invalid value, an
+`IntegrityError` names the file, the row and the value. Row numbers are always compared with the
 number of rows, because -1 would select the last row. Other numbers are checked with the rules of
 `dataprep verify`, except the rules for vector lengths and repeated values, which cost more.
 """
@@ -85,9 +85,8 @@ def check_pointers(
 ) -> None:
     """Raise `IntegrityError` unless all `values` [k, ...] are in 0 .. `limit` - 1.
 
-    The values refer to numbered objects, and `of` is the word for them in the error, such as
-    "sources". The error names the file and the row: `values[i]` comes from the row `rows[i]` of
-    `array`.
+    The text `of`, such as "sources", says in the error what the values refer to. The error also
+    names the file and the row: `values[i]` comes from the row `rows[i]` of `array`.
     """
     if outside(values, limit):
         wrong = (values < 0) | (values >= limit)
@@ -120,9 +119,10 @@ def outside(values: Ints, limit: int) -> bool:
 
 
 def no_such_row(file: str, *, row: int, value: int, limit: int, of: str) -> IntegrityError:
-    """Return the error for row `row` of `file`, whose `value` is outside 0 .. `limit` - 1.
+    """Return the error for a number that is outside 0 .. `limit` - 1.
 
-    The word `of`, such as "sources", says in the message what is numbered.
+    The number is `value`, in row `row` of `file`. The text `of`, such as "sources", says in the
+    message what the number refers to.
     """
     return IntegrityError(
         f"row {row:,} holds {value:,}, but there are {limit:,} {of}, numbered from 0",
@@ -140,7 +140,7 @@ def _file_of(array: NamedArray, row: int) -> tuple[str, int]:
 
 
 def spans_of(tracks: Sequence[NamedArray], rows: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Return the ranges that hold the given rows, as two arrays: starts and stops.
+    """Return the ranges of array elements in the given rows, as two arrays: starts and stops.
 
     The rows `rows[k]` belong to the array `tracks[k]`. The starts and stops are positions in the
     concatenation of all arrays in `tracks`.

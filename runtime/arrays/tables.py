@@ -1,11 +1,12 @@
 """The arrays of a dataset of pairs, in mapped files or in memory, from which batches are made.
 
 Embeddings are returned as float32 tensors on the device of the tables, other numbers as NumPy
-arrays on the host. Row numbers are checked before they are used. With `preload`, all arrays are
-read and checked once, and the embeddings are held on the device. Without `preload`, rows are read
-from the files and no array is held in memory. Embeddings are then checked when a row is first read.
-The other arrays are checked when the dataset is opened, if they have at most 64 MiB together, and
-otherwise when a row is first read.
+arrays on the host. Row numbers are checked before they are used.
+
+With `preload`, all arrays are read and checked once, and the embeddings are held on the device.
+Without `preload`, rows are read from the files and no array is held in memory. Embeddings are then
+checked when a row is first read. The other arrays are checked when the dataset is opened, if their
+total size is at most 64 MiB, and otherwise when a row is first read.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ class Column(Protocol):
 class PairTables:
     """The arrays from which batches of pairs are made.
 
-    Thread-safe, and not pickled with datasets. Row numbers passed to its methods must exist. Raises
-    `IntegrityError` if a number that is read is invalid, such as NaN.
+    Its methods are thread-safe. A pickled dataset does not contain the tables. Row numbers passed
+    to the methods must exist. Raises `IntegrityError` if a number that is read is invalid, such as
+    NaN.
     """
 
     def __init__(self, data: ArrayData, *, preload: bool, device: torch.device) -> None:
@@ -150,8 +152,8 @@ class PairTables:
     def check_pointers(self, name: str, rows: Ints | range, values: Ints, of: str) -> None:
         """Raise `IntegrityError` if one of `values` refers to a row that does not exist.
 
-        The values come from the rows `rows` of array `name`. They must be at least 0 and less than
-        the field of `PairSizes` called `of`, such as "sources".
+        The values come from the rows `rows` of array `name`. The text `of`, such as "sources", is
+        the name of the field of `PairSizes` that contains the number of existing rows.
         """
         limit = getattr(self.sizes, of)
         check_pointers(self.data.array(name), rows, values, limit=limit, of=of)

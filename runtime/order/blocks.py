@@ -24,10 +24,10 @@ The windows follow one another. The short last block takes as many positions as 
 
 Mixing: each window gets one of the V blocks of each full stratum. Suppose that the samples of a
 source are stored together and make up a fraction p of all blocks. Then every window has about p * S
-blocks of this source. The number differs by at most one for each end of the source, and by one more
-if the last stratum is short. Where p * S is 2 or more, nearly every window has a block of the
-source (benchmarks/shares.py measures it). The offset moves the strata from epoch to epoch, and
-gives every block the same chance to be in the last stratum.
+blocks of this source. The actual number differs from p * S by at most one for each end of the
+source, and by one more if the last stratum is short. If p * S is 2 or more, nearly every window has
+a block of the source (benchmarks/shares.py measures it). The offset moves the strata from epoch to
+epoch, and gives every block the same chance to be in the last stratum.
 
 Locality: to read the samples of a window, at most `window` blocks are read, each a contiguous piece
 of the file. Every page is needed in one window and not again in the epoch. So the page cache must
@@ -166,12 +166,13 @@ def block_sizes(sample_bytes: int) -> tuple[int, int]:
 class _Plan(NamedTuple):
     """The arithmetic of a `Blocks` order in one epoch.
 
-    In the layout of an epoch, the blocks of the first window come first, then the blocks of the
-    second window, and so on. The **place** of a block is its index in this layout. The **row** of a
-    sample is its index in the layout, counted as if all blocks were full. The **hole** is the range
-    of rows that the short block lacks. Positions (before samples are permuted inside their windows)
-    count the same layout without the hole; `rows_at` and `positions_of` convert between rows and
-    positions.
+    An epoch is laid out as the blocks of the first window, then the blocks of the second window,
+    and so on. Inside their windows the samples are not permuted yet. The **place** of a block is
+    its index in this layout. The position of a sample is its index in this layout.
+
+    The short block lacks some samples. The **row** of a sample is what its position would be if the
+    short block were full. The **hole** is the range of rows of the missing samples. The methods
+    `rows_at` and `positions_of` convert between positions and rows.
     """
 
     n: int
@@ -189,7 +190,7 @@ class _Plan(NamedTuple):
     def rows_at(self, positions: Positions) -> Positions:
         """Return the row at each of `positions`.
 
-        Rows after the hole are higher than their positions by the size of the hole.
+        The row of a sample after the hole is its position plus the size of the hole.
         """
         return positions + self.missing * (positions >= self.hole)
 
@@ -215,10 +216,11 @@ class _Plan(NamedTuple):
     def within(
         self, inside: Positions, sizes: Positions, windows: Positions, *, back: bool = False
     ) -> Positions:
-        """Return `inside` (positions of samples within their windows), permuted in each window.
+        """Return where each sample lies in its window after the samples of the window are permuted.
 
-        The array `sizes` contains the number of samples in the window of each position. At most
-        four of its values are different. If `back` is true, the inverse permutation is applied.
+        Sample i lies at `inside[i]`, counted from the start of window `windows[i]`, which has
+        `sizes[i]` samples. At most four of these sizes are different. If `back` is true, the
+        inverse permutation is applied.
         """
         move = unpermute if back else permute
         if inside.size and (size := int(sizes.min())) == sizes.max():
@@ -259,11 +261,11 @@ class _Plan(NamedTuple):
         return windows, self.first(windows) + strata
 
     def _deal(self, numbers: Positions, strata: Positions, *, back: bool = False) -> Positions:
-        """Return which block of a stratum a window gets, as the index of the block in the stratum.
+        """Return the index, in its stratum, of the block that a window gets.
 
-        The window is `numbers[i]` and the stratum is `strata[i]`, for each i. If `back` is true,
-        `numbers` are indices of blocks in their strata, and the windows that get these blocks are
-        returned.
+        For each i, the window is `numbers[i]` and the stratum is `strata[i]`. If `back` is true,
+        the reverse is computed: `numbers[i]` is the index of a block in its stratum, and the result
+        is the window that gets this block.
         """
         move, streams = unpermute if back else permute, strata + 1
         if self.long == self.windows:

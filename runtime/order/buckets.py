@@ -1,14 +1,14 @@
 """Length bucketing: samples of similar length come together, so batches need little padding.
 
-It is only an order, so ranks, workers, resuming in mid-epoch, skip lists and digests work as with
-every other order.
+The buckets only change the order. So ranks, workers, resuming in mid-epoch, skip lists and digests
+work as with every other order.
 
 The samples of an underlying order (usually a full shuffle) are divided into pools of `pool`
-samples. Each pool is sorted by length and cut into blocks of one global batch, and its blocks are
-permuted. Every epoch has new pools, and so new batches. The batches of a pool come in random order,
-but the rows within a batch have similar lengths, so the lengths of a batch are not independent. The
-samples at the end of an epoch that do not fill a global batch stay in the underlying order, so that
-``"drop"`` leaves out random samples and not the longest.
+samples. Each pool is sorted by length and cut into blocks of one global batch. The blocks of a pool
+are then permuted. Every epoch has new pools, and so new batches. The batches of a pool come in
+random order, but the lengths within a batch are similar, and so not independent. The samples at the
+end of an epoch that do not fill a global batch stay in the underlying order. If these samples are
+left out (``"drop"``), they are random samples and not the longest.
 
 In batches of 32 from 7,437 technical documents, cut at 2,048 tokens, 59% of the ids are padding.
 With pools of 1,024 documents it is 3.9%, and with pools of 8,192 documents 0.5%. In each epoch,
@@ -149,7 +149,7 @@ def _by_pool(
 ) -> list[tuple[int, Positions]]:
     """Return (pool number, indices) for each pool that contains some of `positions`.
 
-    The indices select the positions that lie in the pool. Positions where `inside` is False are
+    The indices select the positions that lie in the pool. Positions for which `inside` is False are
     left out. The argument `pool` is the number of positions in a pool.
     """
     places = np.flatnonzero(inside)

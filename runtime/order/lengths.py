@@ -90,8 +90,8 @@ class KnownLengths:
 class SpanLengths:
     """Lengths of samples that are ranges of a split's tokens, as in `DocumentDataset`.
 
-    If samples consist of several ranges, the dataset must have a method `lengths_of`, which is then
-    used.
+    The lengths come from the dataset's method `lengths_of`, if it has one. A dataset whose samples
+    consist of several ranges must have this method.
     """
 
     def __init__(self, samples: Any) -> None:
@@ -119,7 +119,7 @@ class SpanLengths:
 
 
 class PartLengths:
-    """Lengths of the samples in a part of a dataset, looked up in those of the whole dataset."""
+    """Lengths of the samples in a part of a dataset, given the lengths for the whole dataset."""
 
     def __init__(self, part: Any, whole: Lengths) -> None:
         self._part, self._whole = part, whole
@@ -146,10 +146,10 @@ class PartLengths:
 def lengths_for(dataset: Any, lengths: Any = None) -> Lengths:
     """Return `lengths` as a `Lengths`. If it is None, return the stored lengths of `dataset`.
 
-    The argument `lengths` is a `Lengths`, or an array with one number for each sample. For a part
-    of a dataset it may have one number for each sample of the whole dataset. Only datasets of
-    tokens (`DocumentDataset`) have stored lengths. Raise `UsageError` if the number of lengths is
-    wrong, or if `lengths` is None and the dataset has no stored lengths.
+    The argument `lengths` is a `Lengths`, or an array with the length of each sample. If `dataset`
+    is a part of another dataset, the array may contain the lengths for that whole dataset. Only
+    datasets of tokens (`DocumentDataset`) have stored lengths. Raise `UsageError` if the number of
+    lengths is wrong, or if `lengths` is None and the dataset has no stored lengths.
     """
     if lengths is None and hasattr(dataset, "split") and hasattr(dataset, "spans"):
         lengths = SpanLengths(dataset)

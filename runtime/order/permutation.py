@@ -3,24 +3,24 @@
 `permute` is a Feistel network over the positions `0 .. n - 1`. It is a bijection for any round
 function, needs O(1) memory for any n up to 2**48, and is computed for a whole batch at once.
 `unpermute` runs the network backwards, and so returns the position of a sample without a search.
-The same (content id, seed, epoch, purpose, n) gives the same order for ever. Any change to the
-code below would break every resumed run, so it needs a new `_DOMAIN`.
+The order depends only on content id, seed, epoch, purpose and n, and stays the same for ever. Any
+change to the code below would break every resumed run, so it needs a new `_DOMAIN`.
 
-The round function returns the high bits of a multiply-xorshift-multiply hash. Usually there are 8
-rounds. Halves of a few bits mix slowly, so there are 16 rounds for n up to 64, and 32 for n up to
-8. Over 200,000 keys, the frequencies of pairs of samples differ from chance for n up to 40 if there
-are 8 rounds, and for n from 5 to 8 if there are 16. Every four more rounds divide the difference by
-16 (benchmarks/rounds.py). Fewer rounds, or the low bits of a multiply-add, leave a pattern that is
-not visible in the first hundred samples, but that a test detects
-(tests/runtime/order/test_permutation.py).
+The round function returns the high bits of a multiply-xorshift-multiply hash. There are 8 rounds
+for most n. If the two halves of a number have only a few bits, they mix slowly, so there are 16
+rounds for n up to 64, and 32 for n up to 8. Over 200,000 keys, the frequencies of pairs of samples
+differ from chance for n up to 40 with 8 rounds, and for n from 5 to 8 with 16 rounds. Every four
+more rounds divide the difference by 16 (benchmarks/rounds.py). With fewer rounds, or with the low
+bits of a multiply-add as hash, the order has a pattern. It is not visible in the first hundred
+samples, but a test detects it (tests/runtime/order/test_permutation.py).
 
 The right half has 2**r values and the left half ceil(n / 2**r), so the network permutes a few more
 numbers than n. A result of n or more goes through the network again until it is below n (cycle
 walking). Fewer than one position in sqrt(n) need this.
 
-Costs about 30 microseconds for a batch of 32, and 20 ns a position from a few thousand positions
-on, in either direction. For n up to 64 it costs two to four times as much. For data larger than the
-page cache, see `dataprep.runtime.order.blocks`.
+A batch of 32 positions takes about 30 microseconds. From a few thousand positions on, each takes
+20 ns. Both directions take the same time. For n up to 64 the times are two to four times as long.
+For data larger than the page cache, see `dataprep.runtime.order.blocks`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
     ``["dataprep order 1","CONTENT",SEED,EPOCH,"PURPOSE"]``, read as 64-bit little-endian words.
     Word 2i, made odd, is the multiplier of round i, and word 2i + 1 is its addend. Keys of
     neighbouring seeds and epochs are unrelated: (seed 1, epoch 2) differs from (seed 2, epoch 1).
-    The first call for an epoch costs some ten microseconds.
+    The first call for an epoch takes some ten microseconds.
     """
     return _key(content_id, seed, epoch, purpose)
 
@@ -221,8 +221,8 @@ class _Network:
     def permute(self, words: _Words, shift: _Words | None, back: bool) -> _Words:
         """Return `words` permuted by the network. A result of n or more goes through it again.
 
-        If `back` is true, the inverse is applied. If `shift` is given, it is added to the input of
-        every round.
+        If `back` is true, the inverse of the network is applied. If `shift` is given, it is added
+        to the input of every round.
         """
         out = self._apply(words, shift, back)
         outside = np.flatnonzero(out >= self._n)
@@ -236,10 +236,10 @@ class _Network:
         return out
 
     def _has_table(self, back: bool) -> bool:
-        """Return whether to look up cycle walks in the table for the direction `back`.
+        """Return whether `permute` looks up results of n or more in the table `_ends(back)`.
 
-        The table is used from the second call with the same `back` on, unless it would be too
-        large.
+        This is so from the second call with the same `back` on, unless the table would be too
+        large. Each call is recorded.
         """
         if self._beyond > _TABLE:
             return False
@@ -247,13 +247,14 @@ class _Network:
         return back in asked
 
     def _ends(self, back: bool) -> _Words:
-        """Return, for each of n, n + 1, ..., the first number below n that its cycle walk reaches.
+        """Return an array with the end of the cycle walk that starts at n, n + 1, and so on.
 
-        If `back` is true, the walk uses the inverse of the network. Nearly every block of positions
-        needs a few such walks. Applying the network to only these few numbers would cost as much as
-        applying it to a thousand, so the results are stored in this table. A cycle that consists
-        only of numbers of n or more never ends; the table then contains a number of the cycle. No
-        walk that starts below n enters such a cycle.
+        A cycle walk applies the network again and again, until the result is below n. If `back` is
+        true, it applies the inverse. Nearly every block of positions needs a few walks. Applying
+        the network to these few numbers would cost as much as applying it to a thousand, so the
+        results are stored in this table. Some walks never get below n, and their entries are
+        arbitrary numbers of n or more. These entries are not used, because no walk that starts
+        below n gets there.
         """
         ends = self._tables.get(back)
         if ends is None:

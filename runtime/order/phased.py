@@ -23,7 +23,7 @@ class Spot(NamedTuple):
 
 
 class PhasedSource(Protocol):
-    """One source of a phased order: its content id, and the name that messages use for it."""
+    """A source of a phased order: its content id, and the name that messages use for it."""
 
     @property
     def content_id(self) -> str:
@@ -37,7 +37,7 @@ class PhasedSource(Protocol):
 
 
 class PhasedOrder(Order, Protocol):
-    """An order over several sources whose saved state contains phases."""
+    """An order over several sources, which has phases. Its saved state contains them."""
 
     phased: ClassVar[Literal[True]]
     changeable: ClassVar[frozenset[str]]
@@ -60,7 +60,7 @@ class PhasedOrder(Order, Protocol):
 
     @property
     def changing(self) -> frozenset[str]:
-        """Names of the definition's fields that may differ between a saved state and this order."""
+        """Names of definition fields that may differ between a saved state and this order."""
         ...
 
     @property
@@ -79,10 +79,10 @@ class PhasedOrder(Order, Protocol):
     def resumed(
         self, state: Mapping[str, Any], *, stood: Spot, begin: Spot, positions: int
     ) -> PhasedOrder:
-        """Return the order that continues the run of `state` from the point `begin` on.
+        """Return the order for continuing the run that saved `state`.
 
-        The state was saved at the point `stood`. An epoch of the new order has `positions`
-        positions.
+        The state was saved at the point `stood`, and the run continues at the point `begin`. Epochs
+        of the new order have `positions` positions.
         """
         ...
 

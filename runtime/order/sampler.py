@@ -1,11 +1,11 @@
 """Orders made from users' torch samplers, as functions of (seed, epoch).
 
-A torch sampler yields the sample numbers of one epoch, with random numbers from a generator of its
-own or from the global generators. If these are seeded for the epoch, it yields the same numbers
-every time, so that all ranks agree and a run can resume. Any other state of a sampler cannot be
-seeded. A sampler that yields two different orders for one epoch raises a `UsageError`.
+A torch sampler yields the sample numbers of one epoch. Its random numbers come from its own
+generator or from the global generators, and both are seeded for each epoch. So the sampler yields
+the same numbers every time, all ranks agree, and a run can resume. Other state of a sampler cannot
+be seeded. If a sampler yields two different orders for one epoch, a `UsageError` is raised.
 
-The first epoch that is used iterates over the sampler twice, every later one once. The order of an
+To detect this, the first epoch is computed twice; later epochs are computed once. The order of an
 epoch takes 8 bytes of memory a position.
 """
 

@@ -1,14 +1,14 @@
 """Skip lists: samples left out of an order, without changing the order of all other samples.
 
-In every epoch the samples come in the full order, without the skipped samples. So when bad samples
-are discovered in a run, the run can continue from its state with a longer list: the other samples
-still come in the same order.
+In every epoch the samples come in the full order, without the skipped samples. If bad samples are
+discovered during a run, it can continue from its state with a longer list. The other samples still
+come in the same order.
 
 Samples are numbered in three ways. The *sample number* is the index in the dataset. The *position*
 is the index in the full order of an epoch, 0 .. n - 1. The *place* is the index in this order
 without the s skipped samples, 0 .. n - s - 1. The positions of the skipped samples are computed
-with the order's inverse, once an epoch (25 ns and a sort for each skipped sample). After that,
-finding a place takes one binary search.
+once an epoch with the order's inverse, and then sorted. This takes 25 ns a skipped sample, and the
+time of the sort. After that, finding a place takes one binary search.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Skips:
     def positions(self, places: Positions, order: Order, n: int, epoch: int) -> Positions:
         """Return the positions of the samples at `places`, as an int64 array of the same shape.
 
-        The place n - s (the end of the epoch) gives position n; s is the number of skipped samples.
-        Raise `IndexError` for a place outside 0 .. n - s.
+        If s samples are skipped, place n - s (the end of the epoch) gives position n. Raise
+        `IndexError` for a place outside 0 .. n - s.
         """
         gaps = self.gaps(order, n, epoch)
         _within(places, n - len(gaps), "place")
@@ -74,8 +74,8 @@ class Skips:
 
         The result is an int64 array of the same shape. For the position of an unskipped sample, the
         number is the place of this sample. For a skipped sample, the number is the place of the
-        next unskipped sample. Position n (the end of the epoch) gives n - s; s is the number of
-        skipped samples. Raise `IndexError` for a position outside 0 .. n.
+        next unskipped sample. If s samples are skipped, position n (the end of the epoch) gives
+        n - s. Raise `IndexError` for a position outside 0 .. n.
         """
         gaps = self.gaps(order, n, epoch)
         _within(positions, n, "position")
@@ -116,7 +116,7 @@ class Skips:
         return hashlib.sha256(self.samples.astype("<i8").tobytes()).hexdigest()[:16]
 
     def to_json(self) -> list[int]:
-        """Return the samples as a list. `Skips` of this list equals this object."""
+        """Return the samples as a list, from which `Skips` makes an equal object."""
         found: list[int] = self.samples.tolist()
         return found
 
@@ -153,10 +153,10 @@ def skips_of(skip: Iterable[int] | Skips | None) -> Skips:
 def read_skips(path: Path) -> Skips | dict[str, Skips]:
     """Return the skip list in the file `path`, or for several datasets a dict of skip lists.
 
-    The file is a JSON array of sample numbers, or has one sample number on each line. In a file of
-    lines, `#` begins a comment. For several datasets it is a JSON object with an array for each
-    dataset name. Raise `InputError` if the file is missing, too large or invalid. If a line or the
-    list of a dataset is invalid, the error names it.
+    For one dataset, the file is a JSON array of sample numbers, or has one sample number on each
+    line. In a file of lines, `#` begins a comment. For several datasets, the file is a JSON object
+    with an array for each dataset name. Raise `InputError` if the file is missing, too large or
+    invalid. If a line or the list of a dataset is invalid, the error names it.
     """
     with storage_errors(path):
         try:
