@@ -1,11 +1,11 @@
-"""Batch samplers: the positions of an epoch that each step of a rank covers, and their samples.
+"""Batch samplers: which samples each rank serves in each step of an epoch.
 
 Global batch `g` of an epoch covers positions g * GB to (g + 1) * GB, where GB = batch_size *
-dp_size. Rank `r` gets the `r`-th of its `dp_size` equal, contiguous parts. In a mixture, the rows
-of the global batch are permuted first (`MixtureOrder.deal_key`). So runs with the same global batch
-size serve the same samples in the same order with any number of ranks, and all ranks make the same
-number of steps without communication. A pass may begin at any position; the rest of the epoch is
-then divided into global batches from this position on.
+dp_size. It is divided into `dp_size` equal, contiguous parts, and rank `r` gets part `r`. In a
+mixture, the rows of the global batch are permuted first (`MixtureOrder.deal_key`). So runs with the
+same global batch size serve the same samples in the same order with any number of ranks, and all
+ranks make the same number of steps without communication. A pass may begin at any position. The
+rest of the epoch is then divided into global batches from this position on.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Step(NamedTuple):
 class StepSampler(Sampler[list[int]], ABC):
     """Base class of batch samplers, which divide an epoch of `samples` positions into steps.
 
-    Each `iter` serves the epoch `epoch`, which only `set_epoch` changes. The default methods are
-    for samplers of a single dataset without skipped samples. There, a position equals the number of
-    samples served before it.
+    `iter(sampler)` serves the epoch whose number is the attribute `epoch`. Only `set_epoch` changes
+    this number. The default methods are for samplers of a single dataset without skipped samples,
+    where position p comes after exactly p served samples.
     """
 
     samples: int
@@ -80,7 +80,8 @@ class StepSampler(Sampler[list[int]], ABC):
     def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
         """Yield the steps of `epoch` that follow its first `start` samples.
 
-        The number `start` counts the samples that all ranks served, without skipped samples.
+        The argument `start` is a number of samples served by all ranks together. Skipped samples
+        are not counted.
         """
 
     @abstractmethod
@@ -97,17 +98,16 @@ class StepSampler(Sampler[list[int]], ABC):
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that the next `iter` serves; passes that have begun do not change."""
+        """Set the epoch that the next `iter` serves. Passes already in progress do not change."""
         self._epoch = whole_number("epoch", epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
         return self.batches(self._epoch) if self._lent is None else self._lent
 
     def lend(self, iterator: Iterator[list[int]] | None) -> None:
-        """Make every later `iter` return `iterator`, or the sampler's own batches for None.
+        """Make `iter(sampler)` return `iterator` from now on, or its own batches again if None.
 
-        A loader uses this method to give worker processes the batches of one pass, whose progress
-        the loader counts.
+        A loader uses this method to give the batches of one pass to its worker processes.
         """
         self._lent = iterator
 
@@ -120,9 +120,9 @@ class StepSampler(Sampler[list[int]], ABC):
 
     @property
     def skipped(self) -> list[int] | list[list[int]]:
-        """Return the skipped samples of a dataset, or for a mixture a list of them for each source.
+        """Return the list of skipped samples. It is empty if no samples are skipped.
 
-        The list is empty if no samples are skipped.
+        For a mixture with skipped samples, return such a list for each source.
         """
         return []
 
@@ -132,10 +132,11 @@ class StepSampler(Sampler[list[int]], ABC):
         return None
 
     def take_over(self, state: Mapping[str, Any], stood: Progress, begin: Progress) -> None:
-        """Make later passes continue the run of `state` at `begin`.
+        """Adapt the sampler's order to the run that saved `state`. By default do nothing.
 
-        The argument `stood` is the progress that `state` contains. `begin` equals `stood`, or is
-        the next epoch if the state had finished its epoch. Passes that have begun do not change.
+        The argument `stood` is the progress saved in `state`. `begin` is where the run continues:
+        at `stood`, or at the start of the next epoch if that epoch was complete. Passes already in
+        progress are not affected.
         """
 
     def position(self, count: int, epoch: int) -> int:
@@ -160,19 +161,20 @@ class GlobalBatchSampler(StepSampler):
     The argument `end` decides what happens to the last samples of an epoch if they do not fill a
     global batch:
 
-    - ``"drop"``: they are not served in this epoch. If no samples are left, the constructor raises
-      `UsageError`.
+    - ``"drop"``: they are not served in this epoch.
     - ``"partial"``: they make a last, shorter batch. For one rank only: the batches of several
       ranks would differ in shape, and some would have no rows at all.
     - ``"pad"``: they are divided among the ranks as evenly as possible, and every rank fills its
       batch up with `PADDING`. So all steps have one shape, and no sample is served twice.
 
     The samples in `skips` are left out: the other samples keep their relative order and move up.
-    The argument `content` lists the content ids of the datasets, which seed the digests. If
-    `tagged`, the sample ids of a step contain the epoch (runtime/order/epoch_tag.py).
+    The argument `content` lists the content ids of the datasets; they seed the digest of each step.
+    If `tagged`, the sample ids of a step contain the epoch (runtime/order/epoch_tag.py). The
+    constructor raises `UsageError` if an argument is invalid or too few samples are left for a
+    step.
 
-    Memory and start-up time do not depend on the number of samples. The digest needs the samples of
-    all ranks, which costs 30 ns for each sample of the global batch.
+    Memory and start-up time do not depend on the number of samples. The digest of a step takes
+    30 ns for each sample of the global batch, because it covers the samples of all ranks.
     """
 
     def __init__(
@@ -253,9 +255,9 @@ class GlobalBatchSampler(StepSampler):
 
     @property
     def skipped(self) -> list[int] | list[list[int]]:
-        """Return the skipped samples of a dataset, or for a mixture a list of them for each source.
+        """Return the list of skipped samples. It is empty if no samples are skipped.
 
-        The list is empty if no samples are skipped.
+        For a mixture with skipped samples, return such a list for each source.
         """
         order = phased(self.order)
         if order is not None:
@@ -269,13 +271,13 @@ class GlobalBatchSampler(StepSampler):
         return None if order is None else order.history(self.samples)
 
     def take_over(self, state: Mapping[str, Any], stood: Progress, begin: Progress) -> None:
-        """Make later passes continue the run of `state` at `begin`.
+        """Adapt the sampler's order to the run that saved `state`.
 
-        The argument `stood` is the progress that `state` contains. `begin` equals `stood`, or is
-        the next epoch if the state had finished its epoch. The order of a mixture may begin a new
-        phase; the order of a single dataset does not change. Passes that have begun do not change
-        either. Raise the errors of `next_phases`. Warn if the state skips samples that this sampler
-        serves.
+        The argument `stood` is the progress saved in `state`. `begin` is where the run continues:
+        at `stood`, or at the start of the next epoch if that epoch was complete. A mixture may
+        begin a new phase there; the order of a single dataset does not change. Passes already in
+        progress are not affected. Raise the errors of `next_phases`. Warn if `state` skips samples
+        that this sampler serves.
         """
         order = phased(self.order)
         if order is not None:
@@ -346,9 +348,9 @@ class GlobalBatchSampler(StepSampler):
         return samples, parts.sum(axis=1, dtype=np.uint64).tolist()
 
     def _last(self, order: Order, epoch: int, begin: int) -> Step:
-        """Return the last step of `epoch`, whose samples do not fill a global batch.
+        """Return the last step of `epoch`, for the samples that do not fill a global batch.
 
-        They are the samples from `begin` (a count of served samples) to the end of the epoch.
+        The argument `begin` is the number of samples served before this step.
         """
         rest = self.served - begin
         samples, (digest,) = self._ordered(order, np.arange(begin, self.served)[None], epoch)
@@ -362,10 +364,11 @@ class GlobalBatchSampler(StepSampler):
     def _dealt(
         self, order: Order, samples: Positions, begins: Positions, mine: slice, epoch: int
     ) -> Positions:
-        """Return the columns `mine` (the part of this rank) of `samples`, int64 [steps, samples].
+        """Return the samples of this rank: the columns `mine` of `samples`, int64 [steps, samples].
 
-        In a mixture, the samples of each step are permuted first. The permutation depends on
-        `begins` [steps, 1], the position at which each step begins: see `MixtureOrder.deal_key`.
+        In a mixture, the samples of each step are permuted first. The permutation of a step depends
+        on the position at which the step begins (in `begins` [steps, 1]). For the key of the
+        permutation see `MixtureOrder.deal_key`.
         """
         if self.tagged:
             samples = with_epoch(samples, epoch)

@@ -93,7 +93,7 @@ class BatchSource(Protocol):
         ...
 
     def upcoming(self, workers: int) -> tuple[Step | None, Any]:
-        """Return the first step of the next pass and its batch, without changing the progress.
+        """Return the first step of the next pass and its batch. The progress does not change.
 
         The step is None for streams.
         """
@@ -111,5 +111,5 @@ class BatchSource(Protocol):
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass continue where `state` was taken."""
+        """Make the next pass continue from the progress saved in `state`."""
         ...

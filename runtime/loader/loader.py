@@ -38,15 +38,16 @@ class Loader(DataLoader[Batch]):
     `create_loader`, `stream_loader` and other functions make loaders. The attribute `dataset_obj`
     is the dataset, and `sampler_obj` the batch sampler of a map-style dataset (None for streams).
 
-    Each `iter(loader)` is one pass over the epoch that `epoch` names at that time. When a pass
-    yields its last batch, `epoch` increases by one, unless another epoch was set during the pass. A
-    pass that the caller leaves early does not count: the next pass begins where that pass began. So
-    plain loops see a new order each time, and (epoch, batches yielded) identifies the progress of a
-    run.
+    Each `iter(loader)` is one pass: it serves the epoch whose number is the attribute `epoch`. When
+    a pass yields its last batch, `epoch` increases by one, unless another epoch was set during the
+    pass. A pass that the caller leaves early does not count: the next pass begins where that pass
+    began. So plain loops see a new order each time, and (epoch, batches yielded) identifies the
+    progress of a run.
 
-    `state_dict()` returns this progress, without batches that are only prepared, and the pass after
-    `load_state_dict` continues there. `len` is the number of steps in a whole epoch. If worker
-    processes stay alive between passes, only the newest pass can continue.
+    `state_dict()` returns this progress. Batches that are prepared but not yet yielded do not
+    count. After `load_state_dict`, the next pass continues there. `len` is the number of steps in a
+    whole epoch. If worker processes stay alive between passes, a new pass ends earlier passes:
+    their iterators raise `UsageError`.
     """
 
     dataset_obj: Any
@@ -86,10 +87,10 @@ class Loader(DataLoader[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next `iter` serve `epoch` from its beginning.
 
-        Trainers that resume call this after `load_state_dict`. If the loaded progress is in
-        `epoch`, the next pass still continues from there. If the loaded state had finished `epoch`,
-        the call has no effect, so that the epoch is not served again. Any other epoch drops the
-        loaded progress, with a warning if no pass has begun from it.
+        Trainers that resume call this after `load_state_dict`. If the loaded progress is within
+        `epoch`, the next pass continues from that progress. If the state was saved at the end of
+        `epoch`, the call has no effect, so the epoch is not served again. With any other value the
+        loaded progress is dropped. Warn if no pass has begun from the dropped progress.
         """
         self.source.set_epoch(epoch)
 
@@ -97,7 +98,7 @@ class Loader(DataLoader[Batch]):
         return self._serve(*self._begin())
 
     def _begin(self) -> tuple[BatchPass, _Made]:
-        """Begin a pass at the current progress; return it and an iterator over its batches."""
+        """Begin a pass at the current progress. Return it and an iterator over its batches."""
         self._passes += 1
         if self.num_workers:
             return self._begin_workers()
@@ -110,7 +111,7 @@ class Loader(DataLoader[Batch]):
         return part, ahead
 
     def _begin_workers(self) -> tuple[BatchPass, _Made]:
-        """Begin a pass in worker processes; return it and an iterator over the batches received.
+        """Begin a pass in worker processes. Return the pass and an iterator over its batches.
 
         Raise `StorageError` if the processes cannot be started for lack of memory or other
         resources.
@@ -157,8 +158,7 @@ class Loader(DataLoader[Batch]):
     def _serve(self, part: BatchPass, made: _Made) -> Generator[Batch]:
         """Yield the batches `made` of the pass `part`.
 
-        If the pass says that the iteration continues, begin the next pass and yield its batches
-        also.
+        If `part.continues` is true, begin the next pass afterwards and yield its batches also.
         """
         tally = self._tally
         while True:
@@ -197,24 +197,23 @@ class Loader(DataLoader[Batch]):
         return self.source.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next `iter` continue where `state` was taken.
+        """Make the next `iter` continue from the progress saved in `state`.
 
-        The number of ranks, the number of workers and the batch size may differ. So may the skip
-        list, which then applies from this position on, and, for a mixture made with
-        `weights_changed`, the weights and the datasets. Raise `IncompatibleError` if the state
-        belongs to another dataset or order, or was saved by a newer version. Raise `UsageError` if
-        `state` is not a valid state.
+        The state may come from a loader with a different number of ranks or workers, batch size or
+        skip list. The skip list of this loader applies from the saved position on. If this loader
+        serves a mixture and was made with `weights_changed`, the weights and the datasets may also
+        differ. Raise `IncompatibleError` if the state belongs to another dataset or order, or was
+        saved by a newer version. Raise `UsageError` if `state` is not a valid state.
         """
         self.source.load_state_dict(state)
 
     def with_batch_size(self, batch_size: int) -> Loader:
-        """Return a loader with a different batch size that continues from the same progress.
+        """Return a loader with batches of `batch_size` rows per rank and this loader's progress.
 
-        The order is the same. The argument `batch_size` is the number of rows per rank; the number
-        of steps and the end of the epoch change with it. Both loaders use the same dataset object,
-        so no file is opened again. The new loader starts worker processes of its own. This loader
-        does not change. The call costs as much as `load_state_dict`. Raise `UsageError` for a
-        stream or a token budget, which have a fixed size.
+        The order is the same, but the number of steps changes. This loader does not change. Both
+        loaders use the same dataset object, so no file is opened again. The new loader starts
+        worker processes of its own. The call costs as much as `load_state_dict`. Raise `UsageError`
+        if the batch size cannot be changed, as for a stream or a token budget.
 
             >>> loader = loader.with_batch_size(64)                          # doctest: +SKIP
         """
@@ -235,7 +234,7 @@ class Loader(DataLoader[Batch]):
         return None if digest is None else f"{digest:016x}"
 
     def upcoming(self) -> tuple[Step | None, Any]:
-        """Return the first step of the next pass and its batch, without changing the progress.
+        """Return the first step of the next pass and its batch. The progress does not change.
 
         For a stream the step is None, and the call reads the data that the batch needs. The batch
         is None if a stream has no next batch.
@@ -264,7 +263,7 @@ class Loader(DataLoader[Batch]):
         return {**vars(self), "_ahead": _nothing, "_iterator": None}
 
     def stats(self) -> LoaderStats:
-        """Return the counts since the last reset, and how long the trainer waited for batches."""
+        """Return the counts since the last reset, and the time the trainer waited for batches."""
         ahead = self._ahead()
         return self._tally.stats(ready=ahead.ready if ahead is not None else 0)
 

@@ -82,7 +82,7 @@ def raise_named(error: Exception, *, starting: bool = False) -> NoReturn:
 def starting_workers() -> Iterator[None]:
     """Convert errors of the machine inside this context to a `StorageError`.
 
-    Worker processes are started inside the context: see the argument `starting` of `machine_error`.
+    The context is for starting worker processes: see the argument `starting` of `machine_error`.
     """
     try:
         yield
@@ -93,9 +93,9 @@ def starting_workers() -> Iterator[None]:
 def watched(batches: Any) -> Any:
     """Return `batches`, and make the death of one of its worker processes raise a `StorageError`.
 
-    The argument is the iterator of a DataLoader. The signal handler of torch raises an error at
-    whatever line this process is executing. If this is the main thread, torch's handler is replaced
-    by `_on_death`, which calls torch's handler and converts the error.
+    The argument is the iterator of a DataLoader. When a worker dies, torch's signal handler raises
+    a `RuntimeError` at whatever line this process is executing. If this is the main thread, replace
+    torch's handler with `_on_death`, which converts this error.
     """
     _ITERATORS.add(batches)
     if threading.current_thread() is threading.main_thread():

@@ -1,8 +1,8 @@
 """`MapSource`: batches of a map-style dataset, in the steps of a sampler.
 
-A step is a list of sample ids. First the kernel is told the ids of a step, so that it reads the
-samples from disk. Some steps later the batch is requested from the dataset, which may read several
-requests ahead before it returns a batch. So requested steps wait in a queue, and the next batch
+A step is a list of sample ids. The ids are first announced to the kernel, which begins to read the
+samples from disk. Some steps later the batch is requested from the dataset. The dataset may receive
+several requests before it returns a batch. So requested steps wait in a queue, and the next batch
 that arrives belongs to the first step in the queue.
 """
 
@@ -44,7 +44,7 @@ class Announcer(Protocol):
 
 
 class MapSource:
-    """A `BatchSource` over a map-style `dataset` and a `sampler` of its steps.
+    """A `BatchSource` that serves the samples of a map-style `dataset` in the steps of `sampler`.
 
     The argument `order` is the definition of the order. If there is an `announcer`, its method
     `announce` receives the samples of coming steps.
@@ -107,7 +107,7 @@ class MapSource:
         return _MapPass(self, steps, begin, self.current)
 
     def upcoming(self, workers: int) -> tuple[Step, Any]:
-        """Return the first step of the next pass and its batch, without changing the progress."""
+        """Return the first step of the next pass and its batch. The progress does not change."""
         begin = self.next
         count = self.sampler.count(begin.position, begin.epoch)
         step = next(self.sampler.steps(begin.epoch, count))
@@ -124,14 +124,14 @@ class MapSource:
         self.served = (self.epoch, 0, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the progress as JSON values, which includes all batches that were yielded."""
+        """Return the progress as JSON values. It includes all batches that were yielded."""
         epoch, count, digest = self.served
         position = self.sampler.position(count, epoch)
         progress = Progress(epoch=epoch, position=position, digest=digest)
         return state_of(self.order, progress, self.sampler.skipped, self.sampler.phases)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass continue where `state` was taken; see `Loader.load_state_dict`."""
+        """Make the next pass continue as saved in `state`; see `Loader.load_state_dict`."""
         sampler = self.sampler
         sized, definition = self._sized_as(state)
         served = served_datasets(sampler.order, self.dataset)
@@ -160,8 +160,8 @@ class MapSource:
     def _sized_as(self, state: object) -> tuple[Blocks | None, dict[str, Any]]:
         """Return the sampler's order with the block sizes of `state`, and the order's definition.
 
-        Return None and the present definition if the user chose the block sizes, or if the order or
-        the state has none. Raise `UsageError` if a size in `state` is not a whole number.
+        Return None and the present definition if the order or the state has no block sizes, or if
+        the user chose the sizes. Raise `UsageError` if a size in `state` is not a whole number.
         """
         order, stored = self.sampler.order, {}
         if isinstance(state, Mapping):
@@ -178,8 +178,8 @@ class MapSource:
     def _set_dataset_epoch(self, epoch: int) -> None:
         """Set the epoch of the dataset if its samples depend on the epoch.
 
-        This epoch applies to samples that the user reads directly. The passes of the loader do not
-        need it.
+        This epoch applies to samples that the user reads directly. Passes of the loader do not need
+        it, because their sample ids contain the epoch.
         """
         if _varies(self.dataset):
             self.dataset.set_epoch(epoch)  # type: ignore[attr-defined]

@@ -21,10 +21,10 @@ __all__ = ["MockDataset"]
 
 
 class MockDataset(BatchDataset):
-    """Dataset with the first sample of `real` in every row.
+    """Dataset in which every row is a copy of the first sample of `real`.
 
     Rows of fixed length have the real shapes. Documents all have the length of the first document.
-    All batches of one size use the same tensors: do not write to them.
+    All batches with the same number of rows use the same tensors: do not write to them.
     """
 
     def __init__(self, real: SampleDataset) -> None:

@@ -42,7 +42,7 @@ _NAMES = {"kind": "rows", "positions": "samples in all"}
 
 
 class OpenSplit(NamedTuple):
-    """Content id of an open split, and the name that messages give its dataset."""
+    """Content id of an open split, and the name of its dataset for messages."""
 
     content_id: str
     name: str
@@ -50,7 +50,7 @@ class OpenSplit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServedDatasets:
-    """The datasets that a loader serves, in order, and the fields in which a state may differ.
+    """The datasets that a loader serves, and the order fields in which a state may differ.
 
     If `datasets` is empty, messages show content ids instead of names. The tuple `weights` is empty
     for a single dataset.
@@ -65,7 +65,10 @@ class ServedDatasets:
 
 
 def served_datasets(order: Order, samples: object) -> ServedDatasets:
-    """Return the sources of `order` if it is a mixture, else the dataset of `samples`."""
+    """Return the sources of `order` if it is a mixture, else the dataset of `samples`.
+
+    Without a known dataset, the attribute `datasets` of the result is empty.
+    """
     mixture = phased(order)
     if mixture is not None:
         return ServedDatasets(
@@ -82,7 +85,7 @@ def served_datasets(order: Order, samples: object) -> ServedDatasets:
 def require_order(
     state: Mapping[str, Any], order: Mapping[str, Any], served: ServedDatasets
 ) -> None:
-    """Raise `IncompatibleError` unless `state` was taken with the order defined by `order`.
+    """Raise `IncompatibleError` unless the order in `state` equals `order`, a loader's definition.
 
     The fields in `served.changing` may differ. Raise `UsageError` if `state` contains no order or
     its order is damaged.
@@ -115,7 +118,7 @@ def require_order(
 
 
 def comparable(definition: Any) -> Any:
-    """Return `definition` without nulls and the fields `split`, to be compared or hashed.
+    """Return `definition` without nulls and without fields named `split`, to compare or hash it.
 
     A null means the same as a missing field. The name of a split is only for messages, because the
     content id identifies the split. Nested objects are treated in the same way.
@@ -157,11 +160,11 @@ def require_algorithm(found: object) -> None:
 def require_datasets(
     state: Mapping[str, Any], datasets: Sequence[OpenSplit], *, mixed: bool
 ) -> None:
-    """Raise `IncompatibleError` unless `state` was taken on `datasets`, in this sequence.
+    """Raise `IncompatibleError` unless `state` belongs to a run on `datasets`, in this sequence.
 
-    The argument `mixed` says whether the datasets will be served as a mixture. The state must then
-    belong to a mixture; otherwise it must belong to a single dataset. Raise the errors of
-    `require_algorithm` also. Call `require_order` to find all other differences.
+    If `mixed`, the state must belong to a mixture, otherwise to a single dataset. Raise the errors
+    of `require_algorithm` also. Differences in other options, such as the seed, are not found here:
+    see `require_order`.
     """
     stored: Mapping[str, Any] = state["order"]
     require_algorithm(stored.get("algorithm"))
@@ -204,11 +207,11 @@ def _other_datasets(
     datasets: Sequence[OpenSplit],
     other: str,
 ) -> IncompatibleError:
-    """Return the error for a state with datasets different from the loader's.
+    """Return the error for a state whose datasets differ from the datasets of the loader.
 
-    The state may also have the same datasets, served in a different way. The pair `mixed` says
-    whether the state belongs to a mixture, and whether the loader serves a mixture. `was` and `now`
-    are the content ids of the state and the loader. `other` is appended to the advice in the error.
+    The datasets may also be equal, but served in a different way. The pair `mixed` says whether the
+    state belongs to a mixture, and whether the loader serves a mixture. `was` and `now` are the
+    content ids of the state and the loader. `other` is appended to the advice in the error.
     """
     of_state, of_this = _named(was, datasets), _named(now, datasets)
     code, remedy = "E_STATE_DATASET", "Open the dataset that it was taken on."
@@ -269,8 +272,8 @@ def _differences(
     """Return a phrase such as "seed 1, not 2" for each of the fields `names`.
 
     These are the fields in which `stored` (the order in `state`) and `order` (the order of a
-    loader) differ. `weights` are the weights of the loader. Fields that only follow from other
-    fields are left out, unless no field would remain.
+    loader) differ. `weights` are the weights of the loader. Fields that are computed from other
+    fields, such as `period`, are left out, unless no field would remain.
     """
     pairs, following = {name: (stored.get(name), order.get(name)) for name in names}, _FOLLOWING
     if "weights_sha256" in pairs:

@@ -117,13 +117,13 @@ class Pace:
 class Ahead(Generic[_T]):
     """Iterator over `source` that uses a `Prefetcher` once the caller is slower than the source.
 
-    A caller counts as slower if the time between receiving an item and asking for the next is
-    longer than the time to make an item, or longer than `_HAND_OVER_S` seconds, several times the
-    cost of passing an item between threads. The thread starts after three such items in a row. For
-    a faster caller, such as a loop that only counts, a thread would be a loss. With the `pace` of
-    the previous pass, the thread of a slow caller starts with the second item. The first item is
-    always made in the caller's thread. If a thread made it, the thread would go on to the next
-    items and hold the GIL, while the caller waits to receive the first.
+    A caller counts as slower if it spends more time between two items than the source needs to make
+    an item, or more than `_HAND_OVER_S` seconds. (This is several times the cost of passing an item
+    between threads.) The thread starts after three such items in a row. With the `pace` of the
+    previous pass, the thread of a slow caller starts with the second item. A faster caller, such as
+    a loop that only counts, gets no thread, because a thread would slow it down. The first item is
+    always made in the caller's thread. Otherwise the caller would wait for it while the other
+    thread goes on to the next items and holds the GIL.
 
     >>> list(Ahead((letter for letter in "abc"), depth=2))
     ['a', 'b', 'c']
@@ -183,6 +183,6 @@ def _run(
 
 @atexit.register
 def _stop_all() -> None:
-    """Stop all threads at exit: a thread that copies while the interpreter ends would crash it."""
+    """Stop all threads at exit. A thread that copies while the interpreter ends would crash it."""
     for prefetcher in list(_LIVE):
         prefetcher.close()

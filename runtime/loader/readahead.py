@@ -69,9 +69,9 @@ class DatasetWithSpans(Protocol):
 class ReadAhead:
     """Read-ahead for the samples of one dataset.
 
-    A `ReadAhead` must be used in one thread only. It only gives hints to the kernel: if an error
-    occurs (a missing file, a system without these calls), read-ahead ends without an error, and the
-    later read of the data reports the problem if it matters.
+    A `ReadAhead` must be used in one thread only. It only gives hints to the kernel. If an error
+    occurs (a missing file, a system without these calls), read-ahead stops silently: if the error
+    matters, the later read of the data raises it.
 
         >>> ahead = ReadAhead(windows)                                      # doctest: +SKIP
         >>> ahead.announce(np.array([5, 1200, 77]))                         # doctest: +SKIP
@@ -145,8 +145,8 @@ class ReadAhead:
     def _one_in_memory(self, sample: Positions) -> bool:
         """Return whether the data of one sample, an array of shape [1], seems to be in memory.
 
-        A sample has several spans if it has several tracks, each in its own files. The first token
-        of a few spans is tested, with different spans at each call.
+        A sample with several tracks has a span of tokens in each track. The first token of a few
+        spans is tested, with different spans at each call.
         """
         starts, stops = self._dataset.spans(sample)
         found = starts[stops > starts].tolist()
@@ -165,7 +165,7 @@ class ReadAhead:
         return all(in_memory(self._files.file(shard), at) for shard, at in places)
 
     def _ranges(self, samples: Positions) -> tuple[Positions, Positions, Positions]:
-        """Return the index of the file, first byte and end of each byte range that `samples` touch.
+        """Return the file index, start byte and end byte of each byte range that `samples` occupy.
 
         The result is three int64 arrays of equal length.
         """
@@ -185,11 +185,11 @@ class ReadAhead:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Files:
-    """The files of one or several splits (or tracks), in order; all arrays are int64.
+    """The files of one or several splits (or tracks), in order. All arrays are int64.
 
-    For each file, `base` holds the position of its first token (and, as a last item, the number of
-    all tokens), `item` the size of a token in bytes, `offset` the number of bytes before the first
-    token, and `sizes` the size of the file in bytes. `file(k)` opens file k.
+    `base` holds the position of the first token of each file, followed by the total number of
+    tokens. `item` holds the size of a token in bytes, `offset` the number of bytes before the first
+    token, and `sizes` the file size in bytes, for each file. `file(k)` opens file k.
     """
 
     base: Positions
@@ -227,8 +227,8 @@ def merged(
 ) -> tuple[Positions, Positions, Positions]:
     """Return byte ranges sorted, widened to multiples of `unit` bytes and joined across small gaps.
 
-    The arguments and the result are arrays with the index of the file (`shards`), the first byte
-    and the end of each range.
+    The arguments and the result are three arrays with an entry for each range: the index of its
+    file (`shards`), its first byte and its end.
 
     >>> one, two = np.array([0, 0, 1, 0]), np.array([9000, 100, 5, 900_000])
     >>> [found.tolist() for found in merged(one, two, two + 50)]

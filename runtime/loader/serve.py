@@ -128,10 +128,10 @@ def serve(
     """Return a `Loader` that serves `samples` in `order`.
 
     The argument `definition` identifies the order: a state is valid for loaders with an equal
-    definition. The field `content` of the definition, a list of content ids, seeds the digests.
+    definition. Its field `content` is a list of content ids, which seed the digests. The argument
     `positions` is the number of positions in an epoch, by default the number of samples. If
-    `batch_size` is None, the batch size is 32. If 32 would drop all samples, it is the largest size
-    for which the samples fill one global batch, with a warning. With `persistent_workers` False,
+    `batch_size` is None, the batch size is 32. If 32 would drop all samples, warn and use the
+    largest size for which the samples fill one global batch. With `persistent_workers` False,
     worker processes end with each pass. The other arguments are those of `create_loader`.
 
         >>> packed = PackedDataset(split, seq_len=2048, pack="best-fit")       # doctest: +SKIP
@@ -157,7 +157,7 @@ def serve(
 
 
 def _default_batch_size(samples: int, dp_size: int, end: End) -> int:
-    """Return the default batch size: 32, or fewer if 32 rows would drop all samples.
+    """Return the default batch size: 32, or less if 32 would drop all samples.
 
     In that case, warn and return the largest size for which `samples` fill one global batch.
     """
@@ -220,10 +220,9 @@ def _worker_seed(definition: Mapping[str, Any], dp_rank: int) -> int:
 
 
 def _stored_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `definition` as it appears in states: if its lists are long, one hash replaces them.
+    """Return `definition` as it appears in states: if its lists are long, a hash replaces them.
 
-    The list `content` of a single dataset is never replaced. For a mixture it may be, because the
-    phases in the state identify the contents.
+    The list `content` of a single dataset is never replaced.
     """
     single, mixed = str | int | float | None, definition.get("kind") == "mixture"
     short = {
@@ -256,7 +255,7 @@ def _vocab_size(samples: SampleDataset) -> int | None:
 
 
 def _on_host(samples: SampleDataset, num_workers: int) -> bool:
-    """Return whether the batches of `samples` are in host memory and so may need pinning.
+    """Return whether the batches of `samples` are in host memory, where they can be pinned.
 
     Raise `UsageError` if they are on another device and there are worker processes.
     """

@@ -1,14 +1,14 @@
-"""The state of a loader: a few numbers that are valid for any ranks, workers and batch size.
+"""The state of a loader: a few numbers, valid for any number of ranks, workers and rows per batch.
 
 A state identifies the order (`order`: dataset, samples, seed, ...) and the progress in this order:
 the epoch, and the position up to which the trainer has received samples. Nothing in a state depends
 on ranks, workers, prefetching or batch size, so a run may continue with other values. A state is
-plain JSON of less than a kilobyte (and up to 20 bytes more for each skipped sample, 60 for each
-source of a mixture and some 200 for each change of its weights).
+plain JSON of less than a kilobyte. To this add up to 20 bytes for each skipped sample, 60 for each
+source of a mixture, and some 200 for each change of its weights.
 
 Positions include skipped samples, so a run may continue at the same position with another skip
-list. In a mixture every position is served; its phases decide which sample is served there
-(`dataprep.runtime.mixture.phases`).
+list. A mixture serves a sample at every position: where a sample is skipped, the next sample of its
+source moves up (`dataprep.runtime.mixture.phases`).
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ def progress_from(
 
 
 def warn_of_forgotten(forgotten: int, argument: str = 'skip=state["skip"]') -> None:
-    """Warn, if `forgotten` is not 0, that this loader serves samples which the saved run skipped.
+    """Warn that this loader serves `forgotten` samples which the saved run skipped.
 
-    The argument `forgotten` is the number of these samples. The warning advises to pass `argument`,
-    which skips them again.
+    Do nothing if `forgotten` is 0. The warning advises passing `argument`, which skips these
+    samples again.
     """
     if forgotten:
         samples = "sample" if forgotten == 1 else "samples"

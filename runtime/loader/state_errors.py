@@ -83,7 +83,7 @@ def damaged(problem: str) -> UsageError:
 
 
 def warn_of_dropped(epoch: int, position: int, instead: int) -> None:
-    """Warn that `set_epoch(instead)` drops loaded progress from which no pass has begun.
+    """Warn that `set_epoch(instead)` drops the loaded progress before any pass has used it.
 
     The dropped progress is position `position` of epoch `epoch`.
     """

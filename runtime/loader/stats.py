@@ -17,7 +17,7 @@ class LoaderStats:
     """Counts of one process since its loader was made, or since its last `reset_stats`.
 
     If `waited_s` is 1 % of the trainer's time, loading costs at most 1 %. If `ready` always equals
-    the largest number of batches that the thread prepares, the trainer never waits for loading.
+    the `prefetch` of the loader, the trainer never waits for loading.
     """
 
     waited_s: float
@@ -50,9 +50,10 @@ class Tally:
         self._batches = self._samples = self._tokens = 0
 
     def count(self, batch: Any, rows: int, filling: int, waited: float, *, first: bool) -> None:
-        """Count a batch of `rows` rows (of which `filling` are padding) that took `waited` seconds.
+        """Count a batch of `rows` rows (of which `filling` are padding).
 
-        `first` says that the batch is the first of its pass.
+        The trainer waited `waited` seconds for the batch. `first` says whether the batch is the
+        first of its pass.
         """
         real = rows - filling
         self._waited += waited

@@ -1,8 +1,8 @@
 """`TokenBudgetSampler`: batches of as many tokens as fit, instead of a fixed number of rows.
 
-Every step holds rows of similar length (see runtime/order/buckets.py). Their number is the largest
-for which the number of rows times the length of the longest row is at most `max_tokens` on each
-rank. So the budget bounds memory, however long the longest sample is.
+Each step holds rows of similar length (see runtime/order/buckets.py), and as many as fit: on each
+rank, the number of rows times the length of the longest row is at most `max_tokens`. So the budget
+bounds memory, however long the longest sample is.
 
 An epoch is one sequence, a function of (seed, epoch, lengths, budget), which is cut into global
 steps. All ranks have the same number of rows in a step, and `Loader` can resume at any step. With
@@ -39,8 +39,8 @@ __all__ = ["TokenBudgetSampler"]
 class _Pool(NamedTuple):
     """A pool (samples that are sorted together) cut into steps.
 
-    `samples` are in the order in which they are served. `stops` and `digests` hold, for each step,
-    its end in `samples` and what it adds to the digest.
+    The array `samples` has the order in which the samples are served. Step `i` ends before index
+    `stops[i]` of this array, and adds `digests[i]` to the digest of the epoch.
     """
 
     samples: Positions
@@ -58,7 +58,8 @@ class TokenBudgetSampler(StepSampler):
         content_id, seed, purpose: the values from which `order` was made; they also seed the
             permutation of the steps in a pool.
         max_rows: the largest number of rows in a batch of one rank, even if they are very short.
-        rows_multiple: each global step has a multiple of this number of rows. None: `dp_size`.
+        rows_multiple: the rows of all ranks in a step are a multiple of this number. None:
+            `dp_size`.
         pool: the number of samples that are sorted together, rounded up to a multiple of
             `rows_multiple`.
         end: what happens to the last samples if they are fewer than `rows_multiple`: see
@@ -66,9 +67,9 @@ class TokenBudgetSampler(StepSampler):
         content: the content ids that seed the digests.
         tagged: True if the sample ids of a step contain the epoch: see `GlobalBatchSampler`.
 
-    The constructor raises `UsageError` if arguments contradict each other. Serving raises
-    `InputError`, which names the sample, if `rows_multiple` rows of the length of a sample exceed
-    the budget of all ranks.
+    The constructor raises `UsageError` if arguments contradict each other. Iteration raises
+    `InputError` if a sample is so long that `rows_multiple` rows of its length exceed
+    `max_tokens * dp_size`. The error names the sample.
     """
 
     def __init__(
@@ -199,7 +200,10 @@ class TokenBudgetSampler(StepSampler):
         return found
 
     def _cut(self, number: int, epoch: int) -> _Pool:
-        """Return pool `number` of `epoch`: samples sorted by length and cut into permuted steps."""
+        """Return pool `number` of `epoch`.
+
+        Its samples are sorted by length and cut into steps. The steps are then permuted.
+        """
         places = np.arange(number * self.pool, min((number + 1) * self.pool, self._arranged))
         samples = self.order.samples(places, self.samples, epoch)
         lengths = self.lengths.of(samples)
@@ -223,7 +227,7 @@ class TokenBudgetSampler(StepSampler):
         """Return the indices (int64) at which to cut `samples` into steps, including 0 and the end.
 
         The samples are sorted by `lengths`. Each step contains as many samples as the budget
-        allows. Raise `InputError` if `rows_multiple` rows exceed the budget.
+        allows. Raise `InputError` if a sample is too long for the budget.
         """
         m, budget = self.rows_multiple, self.max_tokens * self.dp_size
         most = self.max_rows * self.dp_size // m
@@ -240,7 +244,7 @@ class TokenBudgetSampler(StepSampler):
         return np.array(bounds, np.int64)
 
     def _last(self, epoch: int) -> Step:
-        """Return the last step. It has the remaining samples, not sorted but as in `order`.
+        """Return the last step of `epoch`: the samples left over after all pools, unsorted.
 
         Raise `InputError` if they exceed the budget.
         """

@@ -32,9 +32,10 @@ __all__ = ["TransformedDataset"]
 class TransformedDataset(BatchDataset):
     """Dataset that applies `transform(batch, seeds)` to the batches of `dataset`.
 
-    The array `seeds`, uint64 [rows], is different for each sample, epoch and `seed`. The transform
-    returns the new batch, and may write to the tensors of the batch that it receives. Worker
-    processes need a `transform` that can be pickled. All other attributes come from `dataset`.
+    The array `seeds`, uint64 [rows], has a random seed for each row, which depends on the argument
+    `seed`, the epoch and the sample. The transform returns the new batch, and may write to the
+    tensors of the batch that it receives. Worker processes need a `transform` that can be pickled.
+    Attributes that this class does not define are read from `dataset`.
 
     A stock DataLoader puts no epoch into the indices: call `set_epoch` before each pass. The call
     also reaches worker processes that stay alive between passes.
@@ -97,9 +98,8 @@ class TransformedDataset(BatchDataset):
     def transformation(self) -> dict[str, Any]:
         """Return the fields of a state that identify the transform: its name, seed and options.
 
-        The options are the attribute `definition` of the transform, or of the object whose method
-        the transform is, such as a `MaskedLM`. A transform without a `definition` is identified by
-        its name and seed.
+        The options are the attribute `definition` of the transform. If the transform is a method,
+        they are the `definition` of its object, such as a `MaskedLM`. There may be no options.
         """
         found = {"transform": name_of(self.transform), "transform_seed": self.seed}
         inner = inner_function(self.transform)
@@ -110,14 +110,14 @@ class TransformedDataset(BatchDataset):
 
     @property
     def epoch(self) -> int:
-        """Return the epoch of samples whose indices contain no epoch."""
+        """Return the epoch that is used for indices without an epoch; see `set_epoch`."""
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of samples whose indices contain no epoch.
+        """Set the epoch for indices without an epoch, such as the indices of a stock DataLoader.
 
-        A `Loader` puts the epoch into all indices. Raise `UsageError` if `epoch` is negative or too
-        large for an index.
+        A `Loader` puts the epoch into all indices and does not need this call. Raise `UsageError`
+        if `epoch` is negative or too large for an index.
         """
         number = whole_number("epoch", epoch)
         require(number <= MAX_EPOCH, "epoch", f"must be in 0 .. {MAX_EPOCH:,}, got {epoch:,}")

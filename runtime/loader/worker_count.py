@@ -39,8 +39,8 @@ class Advice:
 def processors() -> int:
     """Return the number of processors that this process may use.
 
-    This is the number that CPU affinity and the quota of the container allow. In contrast,
-    `os.cpu_count` counts all processors of the machine.
+    CPU affinity and the quota of the container can make this number smaller than
+    `os.cpu_count()`, the number of processors of the machine.
     """
     try:
         allowed = len(os.sched_getaffinity(0))

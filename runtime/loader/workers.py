@@ -4,12 +4,12 @@ A worker ends with the trainer, even if the trainer is killed. torch's workers o
 seconds whether their parent has changed. Under ``"forkserver"`` the parent is a server that
 survives, so workers of a killed trainer would wait for ever, with their memory and their pipes.
 
-A worker sends the error object in place of a batch. torch would send only the text of the error and
-make an error of the same type from it, without its code, `where` and advice.
+A worker sends the error object in place of a batch. torch would send only the text of the error,
+and the trainer would raise an error of the same type without code, `where` and advice.
 
 Errors in the thread that sends batches, such as full shared memory, are sent in the same way.
-Python would print such an error and drop the batch, and the trainer would wait for the batch for
-ever. The thread that sends the file descriptors of tensors cannot send its errors: without a free
+Without this, Python would print the error and drop the batch, and the trainer would wait for ever.
+The thread that sends the file descriptors of tensors cannot send its errors. Without a free
 descriptor it retries for ever, so the worker exits with the number of the error as its status.
 
 `require_picklable` checks early whether a worker can receive an object. Under ``"spawn"`` and
@@ -141,8 +141,8 @@ def _send_error(queue: Any, error: Exception, sent: Any) -> None:
 def _end_without_files(before: Any, kind: Any, error: BaseException, trace: Any) -> None:
     """Exit if multiprocessing's resource sharer can open no more files, else call `before`.
 
-    The resource sharer is the thread that sends file descriptors. This function is an excepthook,
-    which Python calls in that thread if its `accept` fails; `before` is the previous excepthook.
+    The resource sharer is the thread that sends file descriptors. Python calls this function (an
+    excepthook) in that thread if its `accept` fails. `before` is the previous excepthook.
     """
     sharer: Any = resource_sharer._resource_sharer  # type: ignore[attr-defined]
     here = threading.current_thread() is sharer._thread

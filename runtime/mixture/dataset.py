@@ -1,9 +1,9 @@
 """`MixtureDataset`: several datasets served as one, in any order of rows.
 
-A batch is made from one batch of each source that has rows in it. Tensors with an axis of rows are
-copied to the positions of their rows. Tensors that describe all rows concatenated (`cu_seqlens`,
-`max_seqlen`) are computed from the same tensors of the sources. If the batches of two sources do
-not match, an error names the sources and the difference.
+A batch is assembled from one batch of each source that contributes rows. Tensors with an axis of
+rows are copied to the positions of their rows. Tensors that describe all rows concatenated
+(`cu_seqlens`, `max_seqlen`) are computed from the same tensors of the sources. If the batches of
+two sources do not match, an error names the sources and the difference.
 
 A batch with rows of several sources costs one more memory copy than the batches of its sources, and
 about 30 microseconds per source. The order of the rows comes from runtime/mixture/order.py.
@@ -36,7 +36,8 @@ _FIRST = np.zeros(1, np.int64)
 class MixedDataset(SampleDataset, Protocol):
     """Interface of the datasets of a mixture, each with the samples of one split.
 
-    A dataset that pads its rows also has `padding` (runtime/padding.py) and `pad_id`.
+    A dataset that pads its rows also has the attributes `padding` and `pad_id`
+    (runtime/padding.py).
     """
 
     split: Split
@@ -50,7 +51,7 @@ class MixedDataset(SampleDataset, Protocol):
 
 
 class MixtureDataset(BatchDataset):
-    """Dataset of the samples of several datasets, given by name and numbered consecutively.
+    """Dataset that contains the samples of several named datasets, numbered consecutively.
 
     With `source_ids`, every batch has a tensor `source`, int64 [rows]: the index of the dataset of
     each row, or -1 for `PADDING`. The other tensors are the tensors of the datasets, so the batches
@@ -60,10 +61,10 @@ class MixtureDataset(BatchDataset):
     different sources may have equal ids.
 
     The constructor reads one row of each source. It raises `UsageError` (E_MIXTURE) if the batches
-    do not match. Unless `mixed_tokenizers`, it raises `IncompatibleError` (E_TOKENIZER) if the
-    tokenizers differ, or the options for EOS, BOS and special text: the same ids would mean
-    different texts, and documents would end differently. The mixture can be pickled if its datasets
-    can.
+    do not match. It raises `IncompatibleError` (E_TOKENIZER) if the sources have different
+    tokenizers, or different options for EOS, BOS and special text, because the same ids would then
+    mean different texts. With `mixed_tokenizers` it does not check this. The mixture can be pickled
+    if its datasets can.
 
         >>> both = MixtureDataset({"prose": prose, "code": code})            # doctest: +SKIP
         >>> order = both.mixture({"prose": 0.7, "code": 0.3}).order(seed=0)  # doctest: +SKIP
@@ -144,9 +145,9 @@ class MixtureDataset(BatchDataset):
         """Yield (source, rows, own) for each source that has samples in `samples`.
 
         `source` is the index of the source, and `rows` are the indices in `samples` of its samples.
-        The array `own` holds these samples as numbers within the source, from 0. `PADDING` stays
-        `PADDING`, and counts as a sample of the first source. Raise `IndexError` for other numbers
-        outside 0 .. len - 1.
+        The array `own` holds the same samples, numbered from 0 within the source. `PADDING` stays
+        `PADDING`, and counts as a sample of the first source. Raise `IndexError` for any other
+        number outside 0 .. len - 1.
         """
         check_samples(samples[samples != PADDING], len(self))
         source = np.maximum(np.searchsorted(self.base, samples, "right") - 1, 0)
@@ -238,8 +239,8 @@ def _padding_of(dataset: MixedDataset) -> SourcePadding | None:
 def _check_tokenizers(sources: Mapping[str, MixedDataset]) -> None:
     """Raise `IncompatibleError` unless all sources have the same tokenizer and token options.
 
-    The options of chat datasets are only compared with those of other chat datasets, because a chat
-    template determines EOS, BOS and special text.
+    The options of a chat dataset are compared only with the options of other chat datasets, because
+    a chat template determines EOS, BOS and special text.
     """
     firsts: dict[bool, str] = {}
     entries = {name: part.split.dataset.manifest.tokenizer for name, part in sources.items()}
@@ -345,8 +346,8 @@ def _fill_value(name: str, pad_id: int) -> int:
 def _merge_cu_seqlens(parts: Sequence[SourceRows], rows: int) -> torch.Tensor:
     """Return `cu_seqlens` (int32) of all rows of the parts, concatenated in batch order.
 
-    The unused items at the end contain the total number of tokens. No segment continues from a row
-    into the next, so each segment moves with its row.
+    The unused items at the end contain the total number of tokens. No segment extends over two
+    rows, so each segment moves with its row.
     """
     begins = []
     for part in parts:
@@ -395,7 +396,7 @@ def _fits(one: SourceRows, other: SourceRows) -> bool:
 def _shape(part: SourceRows, name: str) -> tuple[int | str, ...]:
     """Return the shape of a row in the field `name`.
 
-    If the source pads rows to the longest row of a batch, "longest" stands for each length.
+    If the source pads rows to the longest row of a batch, each length is replaced by "longest".
     """
     shape = part.batch[name].shape[1:]
     return ("longest",) * len(shape) if part.padding is not None else tuple(shape)

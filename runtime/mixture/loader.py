@@ -56,11 +56,11 @@ def mixed_loader(
 ) -> Loader:
     """Return the loader of a mixture.
 
-    The function `make` makes the dataset of a source from its split, and `served` makes the loader
-    from the mixture, as `serve` does. The argument `weights` maps dataset directories, or open
-    datasets, to weights. ``shuffle="blocks"`` shuffles blocks of each source, with windows of 1 GiB
-    for all sources together (and at least 256 MiB for each). The other arguments are those of
-    `create_loader`.
+    The function `make` makes the dataset of a source from its split. The function `served` makes
+    the loader from the mixture, as `serve` does. The argument `weights` maps dataset directories,
+    or open datasets, to weights. ``shuffle="blocks"`` shuffles blocks of each source, with windows
+    of 1 GiB for all sources together (and at least 256 MiB for each). The other arguments are those
+    of `create_loader`.
 
     Raise the errors of `open_dataset`, `MixtureDataset` and `WeightedSources`. Raise `UsageError`
     if a dataset is given twice under one name, if `shuffle` or `by` is unknown, or if a number in
@@ -101,16 +101,17 @@ def realised(loader: Loader) -> dict[str, Realised]:
     """Return how much a loader of a mixture has served from each source, by name.
 
     The amounts are computed from the state of the loader, for all epochs up to the last batch
-    yielded, as if its present batch size had been used throughout. Samples that `drop_last` leaves
-    out at the end of an epoch do not count. A resumed run includes the samples served before it was
+    yielded, as if all batches had the present batch size. Samples that `drop_last` leaves out at
+    the end of an epoch do not count. A resumed run includes the samples served before it was
     resumed, even with different weights. A dataset that is no longer in the mixture appears under
     its content id.
 
-    In the result, `tokens` is the number of samples times their mean number of tokens, or None for
-    documents with weights by samples. `passes` is computed with the present number of samples in a
-    pass. Raise `UsageError` for the loader of a single dataset. The call takes some 20
-    microseconds, or with `drop_last` some 20 microseconds for every epoch. After a change of
-    weights, it also computes the schedules of the earlier phases.
+    In the result, `tokens` is the number of samples times their mean number of tokens. It is None
+    for documents with weights by samples. `passes` is the number of samples divided by the present
+    number of samples in a pass. Raise `UsageError` for the loader of a single dataset.
+
+    The call takes some 20 microseconds, or with `drop_last` some 20 microseconds for every epoch.
+    After a change of weights, it also computes the schedules of the earlier phases.
 
         >>> realised(loader)["code"]                                        # doctest: +SKIP
         {'samples': 1200, 'tokens': 1228800, 'passes': 0.31}
@@ -166,9 +167,9 @@ def _means(parts: Mapping[str, MixedDataset]) -> dict[str, Fraction]:
 def mean_tokens(samples: MixedDataset) -> Fraction:
     """Return the exact mean number of tokens in a sample, without padding.
 
-    For windows, packed rows and preferences with ``overlong="error"`` (no record is cut), the mean
-    is known at once. For documents the lengths of all documents are read, 8 bytes each. Raise
-    `UsageError` for other datasets.
+    The call is fast for windows, packed rows and preferences with ``overlong="error"``. For
+    documents it reads the lengths of all documents, 8 bytes each. Raise `UsageError` for other
+    datasets.
     """
     if isinstance(samples, WindowDataset):
         return Fraction(samples.seq_len)
@@ -216,7 +217,7 @@ def _named(weights: Mapping[Any, float]) -> dict[str, str | Path | Dataset]:
 def _equal_rooms(parts: Mapping[str, MixedDataset]) -> None:
     """Give `cu_seqlens` the same length in all packed sources: the largest that a source needs.
 
-    Each source chose the length for its own rows, but all batches of a mixture have one shape.
+    All batches of a mixture must have one shape, but each source chose a length for its own rows.
     """
     packed = [part for part in parts.values() if isinstance(part, PackedDataset)]
     room = max((part.fields.cu_seqlens for part in packed), default=False)
@@ -227,8 +228,8 @@ def _equal_rooms(parts: Mapping[str, MixedDataset]) -> None:
 def _common_definition(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the fields that are equal in the row definitions of all sources.
 
-    The field `kind` is renamed to `rows`. If any fields differ (names of splits do not count), the
-    field `rows_of_sources` lists all definitions, without these names.
+    The field `kind` is renamed to `rows`. If the definitions differ in more than the names of
+    splits, the field `rows_of_sources` lists all definitions without these names.
     """
     shared = {k: v for k, v in rows[0].items() if all(other.get(k) == v for other in rows)}
     shared["rows"] = shared.pop("kind", None)

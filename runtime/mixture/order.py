@@ -3,20 +3,20 @@
 Samples of the sources are numbered consecutively: sample `i` of source `s` is ``base[s] + i``. At
 each position of the mixture, the `Schedule` chooses a source, and the order of this source chooses
 one of its samples. Such a choice is a **draw** of the source. If `m` samples of a source are not
-skipped, its draw `k` (from 0) serves the sample at place ``k % m`` of pass ``k // m`` over the
-source. Each pass is a different permutation, and the end of a pass does not end an epoch. A skipped
-sample is left out of every pass over its source: the rest of the pass moves up, and the schedule
-stays the same.
+skipped, draw `k` (from 0) of the source serves the sample at place ``k % m`` of pass ``k // m``
+over the source. Each pass is a different permutation, and the end of a pass does not end an epoch.
+A skipped sample is left out of every pass over its source: the rest of the pass moves up, and the
+schedule stays the same.
 
 The order is one endless sequence, and an epoch is the next `n` positions of it, for any `n`. So an
 epoch of a mixture is not a permutation of the samples: it may contain a source more than once, or
 only a part of a source. In any prefix of the sequence, the number of samples of every source is in
-proportion to the whole-number weights of the schedule, to within one sample. The samples of a
-source, in the order of the sequence, are whole passes over the source.
+proportion to the whole-number weights of the schedule, to within one sample. The samples of one
+source follow each other as in whole passes over the source.
 
 A run whose weights, sources or skip lists change continues in a new phase
-(runtime/mixture/phases.py). In the new phase, the draws of each source continue from the progress
-of the source: `MixtureOrder.lead` is the number of draws to add to the counts of the schedule.
+(runtime/mixture/phases.py). In the new phase, each source continues where it stopped:
+`MixtureOrder.lead` is the number of draws to add to the counts of the schedule.
 
 The cost is some 0.1 microseconds per position, and a permutation (30 microseconds) for every source
 and pass in the positions of one call. So calls should have thousands of positions.
@@ -154,10 +154,10 @@ class WeightedSources:
         return self.drawn(self.schedule.counts(served))
 
     def drawn(self, counts: Positions, served: Positions | None = None) -> dict[str, Realised]:
-        """Return the amount served from each source, by name, given the number of samples served.
+        """Return the amount served from each source, by name, for `counts` samples of each source.
 
-        The argument `counts`, int64 [sources], is this number for each source. `served`, of the
-        same shape, is the number of samples in a pass over each source, by default all its samples.
+        Both arrays are int64 [sources]. `counts` is the number of samples served from each source.
+        `served` is the number of samples in a pass over each source, by default all its samples.
         The result has the form that `realised` returns.
         """
         sizes = self.sizes if served is None else served
@@ -253,12 +253,12 @@ _CHANGEABLE = frozenset({
 class MixtureOrder:
     """The order of a mixture, which assigns a sample to each position of an epoch.
 
-    Use `WeightedSources.order` to make a `MixtureOrder`. `orders` holds an `Order` for each source,
-    whose epochs are the passes over the source. `skips` holds the samples to leave out of each
-    source, numbered in the source; it may be empty. `phases` are the phases of the run, of which
-    the last is current. If `phases` is not given, the run is new. With `weights_changed` a state
-    may come from a run with different weights or sources. `seed` determines which rank serves which
-    row of a global batch.
+    Use `WeightedSources.order` to make a `MixtureOrder`. `orders` holds an `Order` for each source;
+    epoch k of this `Order` is pass k over the source. `skips` holds the samples to leave out of
+    each source, numbered in the source; it may be empty. `phases` are the phases of the run, and
+    the last is the current phase. If `phases` is not given, the run is new. With `weights_changed`
+    a state may come from a run with different weights or sources. `seed` determines which rank
+    serves which row of a global batch.
 
     Skipped samples cost a binary search for each position, and the inverse of a permutation for
     each pass over a source that skips samples.
@@ -331,13 +331,13 @@ class MixtureOrder:
         Slot j of the n slots in the batch that begins at position p gets row ``permute(j, n, key,
         streams=p)``, and each rank gets a contiguous part of the slots. Without this permutation
         the schedule could repeat in step with the ranks: with weights 3:1 and one row for each of
-        four ranks, one rank would get the whole second source.
+        four ranks, one rank would get all samples of the second source.
         """
         content = digest_of([source.content_id for source in self.mixture.sources])
         return key(content, self.seed, epoch, "mixture/deal")
 
     def sized_as(self, keys: Iterable[str]) -> MixtureOrder:
-        """Return this order with the block sizes of a state, for sources whose sizes are defaults.
+        """Return this order with its default block sizes replaced by the block sizes of a state.
 
         The argument `keys` lists the source keys of the state.
         """
@@ -355,7 +355,7 @@ class MixtureOrder:
     def resumed(
         self, state: Mapping[str, Any], *, stood: Spot, begin: Spot, positions: int
     ) -> MixtureOrder:
-        """Return the order that continues the run of `state` from the point `begin` on.
+        """Return the order with which a run continues from `state` at the point `begin`.
 
         The state was saved at the point `stood`. Epochs have `positions` positions. Raise the
         errors of `next_phases`.
@@ -397,7 +397,7 @@ class MixtureOrder:
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
         """Return the first position of each of `samples` in the epoch, or -1 if it does not occur.
 
-        The epoch has `n` positions; those before the current phase are left out. The array is
+        The epoch has `n` positions. Positions before the current phase are left out. The array is
         int64, of the same shape. `occurrences` returns all positions of a sample. Raise
         `IndexError` for a number that is not a sample.
         """
@@ -418,16 +418,16 @@ class MixtureOrder:
     def occurrences(self, sample: int, n: int, epoch: int) -> Positions:
         """Return all positions of `sample` in the epoch, as an increasing int64 array.
 
-        The call computes the inverse of one permutation for every pass over the source of the
-        sample in the epoch. Raise `IndexError` if `sample` is not a sample.
+        The call inverts one permutation for each pass over the sample's source in the epoch. Raise
+        `IndexError` if `sample` is not a sample.
         """
         return self.draws(np.array([sample], np.int64), n, epoch)[1]
 
     def draws(self, samples: Positions, n: int, epoch: int) -> tuple[Positions, Positions]:
         """Return all positions of each of `samples` [k] in the epoch.
 
-        The result is two int64 arrays with one entry for each time a sample is served: an index
-        into `samples`, and a position. The positions of each sample increase. Skipped samples have
+        The result is two int64 arrays with one entry for each time a sample is served: its index
+        in `samples`, and its position. The positions of each sample increase. Skipped samples have
         no entries. The call costs as much as a call of `occurrences` for each source. Raise
         `IndexError` for a number that is not a sample.
         """
@@ -468,11 +468,11 @@ class MixtureOrder:
         )  # fmt: skip
 
     def _epoch_bounds(self, n: int, epoch: int) -> tuple[int, int]:
-        """Return the first position of the epoch in this phase, and the start of the epoch.
+        """Return (low, begin) for an epoch of `n` positions.
 
-        The start is the position in the schedule at which the epoch begins. It is negative if the
-        schedule begins within the epoch. Raise `UsageError` if the epoch is before this phase or
-        too far away, or has no positions.
+        `low` is the first position of the epoch that belongs to this phase. `begin` is the position
+        in the schedule at which the epoch begins, negative if the schedule begins within the epoch.
+        Raise `UsageError` if the epoch is before this phase or too far away, or has no positions.
         """
         phase = self.phase
         begin = phase.draws_at(Spot(epoch, 0), n)
@@ -489,9 +489,9 @@ class MixtureOrder:
         """Return (begin, first, last) for the part of the epoch that belongs to this phase.
 
         `begin` is the position in the schedule at which the epoch begins, negative if the schedule
-        begins within the epoch. `first` and `last`, int64 [sources], are the numbers of samples of
-        each source before the start and the end of this part, counted from the first pass over the
-        source. Raise the errors of `_epoch_bounds`.
+        begins within the epoch. `first` and `last`, int64 [sources], count the samples that each
+        source has served before the start and before the end of this part, in all its passes. Raise
+        the errors of `_epoch_bounds`.
         """
         low, begin = self._epoch_bounds(n, epoch)
         counts = self.mixture.schedule.counts
@@ -572,7 +572,7 @@ def _key_of(source: WeightedSource, number: str, order: Order) -> str:
 def _groups(source: Positions, passes: Positions) -> Iterator[tuple[int, int, Positions]]:
     """Yield (source, pass, indices) for each pair of a source and a pass that occurs.
 
-    The indices are those at which `source` and `passes` have this pair.
+    These are the indices i at which source[i] and passes[i] are this pair.
     """
     for which, rows in _runs(source):
         for turn, some in _runs(passes[rows]):

@@ -9,8 +9,8 @@ begins, in which every source continues after its last sample. When a run contin
 - with different weights or sources a new schedule begins. A source that is left out is *parked*: it
   keeps its progress until it returns. A new source begins its first pass.
 
-So no sample of a source is lost or repeated within a pass. The phases are the part of a mixture's
-state that its definition does not contain: plain JSON, some 60 bytes for each source of a phase.
+So no sample of a source is lost or repeated within a pass. A state contains the phases as plain
+JSON, some 60 bytes for each source of a phase.
 
 Resuming takes time in proportion to the number of phases in the state. After a change it also
 computes the schedule up to that point (0.2 microseconds per position of a period), and the inverse
@@ -72,8 +72,8 @@ class ParkedSource(NamedTuple):
     """Values from which the progress of a source at the end of a phase can be computed.
 
     `turn` and `position` are the `SourceProgress` at the start of the phase. `drawn` is the number
-    of samples that the phase served from the source, without the samples in `skip`. The computation
-    also needs the order of the source.
+    of samples that the phase served from the source. The samples in `skip` were not served. The
+    computation also needs the order of the source.
     """
 
     turn: int
@@ -89,8 +89,8 @@ class Phase:
     `end` is None in the current phase. An epoch has `positions` positions. `draws` is the number of
     positions of the schedule before the phase: 0 for a new schedule, more if only skip lists
     changed. `sources` (keys, see `source_of`), `samples` and `stands` (the progress at `begin`)
-    have one entry for each source. `parked` maps keys to progress, for sources that were in earlier
-    phases but are not in this phase.
+    have one entry for each source. `parked` holds the progress of sources that were in earlier
+    phases but are not in this phase, by key.
 
     >>> phase = Phase(positions=3, weights=(2, 1), sources=("a/0/x", "b/0/x"), samples=(2, 1))
     >>> phase.draws_at(Spot(2, 1))
@@ -223,12 +223,13 @@ def next_phases(
     begin: Spot,
     weights_changed: bool,
 ) -> tuple[Phase, ...]:
-    """Return the phases of the run that continues `state`, which was taken at `stood`.
+    """Return the phases of the run that continues from `state`, which was saved at `stood`.
 
     The argument `phases` holds the phases of the state. `current` describes the run that continues:
     its sources, samples and weights, and the number of positions in an epoch. `schedule` is its
     schedule, and `orders` and `skips` have one entry for each of its sources. If a new schedule is
-    needed, it begins at `begin`. The caller must have compared the definitions.
+    needed, it begins at `begin`. Differences between the order definitions are not checked here:
+    call `require_order` before.
 
     Raise `UsageError` for a damaged state. Raise `IncompatibleError` if the state has no source of
     this run, if the number of samples or the order of a source differs, or if weights or sources
@@ -355,10 +356,11 @@ def _progress(was: ParkedSource | None, order: Order, samples: int) -> SourcePro
 
 
 def _require_same_sources(keys: Sequence[str], last: Phase) -> None:
-    """Raise `IncompatibleError` if none of the sources `keys` is in the state, or one has changed.
+    """Raise `IncompatibleError` if the state has none of the sources `keys`, or one has changed.
 
-    The argument `last` is the last phase of the state. A source that the state does not have is
-    new, and allowed. Equal keys mean the same samples in the same order.
+    The argument `last` is the last phase of the state. Sources that are not in the state are new,
+    and accepted. A source has changed if the state has its content and number with another key:
+    other samples, or another order.
     """
     known = {source_of(key): key for key in (*last.parked, *last.sources)}
     found = [(key, known[source_of(key)]) for key in keys if source_of(key) in known]

@@ -5,9 +5,9 @@ schedule repeats. Weights that are integers, fractions or short decimals are exa
 for the simplest fraction that rounds to it, so 0.7 is 7/10, 1e-6 is 1/1000000 and 1/3 is a third.
 If the exact period would be too long, the weights are rounded. Then a few possible periods are
 tried, the shortest first, until every share has a relative error of at most 0.001. If no period
-achieves this, the longest is used.
-`PeriodWeights.error` is the largest relative error. A weight whose error is too large, above all a
-weight whose source would never be served, raises an error.
+achieves this, the longest is used. `PeriodWeights.error` is the largest relative error.
+`whole_weights` raises an error if it is too large, above all for a source that would never be
+served.
 
 The schedule chooses the source of each draw, and depends only on the whole-number weights. Source
 `i` has `weights[i]` of the `period` draws, spread evenly: after any `t` draws its count differs
@@ -15,9 +15,9 @@ from t * weight / period by less than one. This is proportionate fair scheduling
 Plaxton, Varvel: Proportionate Progress, Algorithmica 1996) on one processor. The bound means that
 draw `k` of a source must have a position from floor(k * period / weight) to ceil((k + 1) * period /
 weight) - 1. Among the draws that are allowed at a position, the schedule chooses the draw whose
-last allowed position comes first, and between equal ones the source with the lower index. This rule
-is called earliest deadline first. It meets all deadlines if any schedule does, and an evenly spread
-schedule does.
+last allowed position comes first. If several draws have the same last position, it chooses the
+source with the lowest index. This rule is called earliest deadline first. It meets all deadlines if
+any schedule does, and an evenly spread schedule does.
 
 At the end of a period every count is exact, so all periods are the same, and a table of one period
 is enough for any position. A count is always t * weight / period rounded down or up, so the table
@@ -65,11 +65,10 @@ _DIGITS = 17  # a float has no more
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeriodWeights:
-    """Number of positions of each source in one period of the schedule.
+    """Number of positions of each source in one period of the schedule, in `weights`.
 
-    `weights` are these numbers. They are at least 1 and sum to `period`. `error` is the largest
-    relative difference between a source's share and the requested share, 0.0 if all shares are
-    exact.
+    These numbers are at least 1, and their sum is `period`. `error` is the largest relative
+    difference between a source's share and the requested share, 0.0 if all shares are exact.
     """
 
     weights: tuple[int, ...]
@@ -84,10 +83,10 @@ def whole_weights(
     max_period: int = MAX_PERIOD,
     tolerance: float = TOLERANCE,
 ) -> PeriodWeights:
-    """Return the smallest whole numbers in proportion to `weights`, rounded if they are too large.
+    """Return the smallest whole numbers in proportion to `weights`.
 
-    The numbers are rounded if the exact numbers sum to more than `max_period`. The argument `names`
-    is for messages. Raise `UsageError` (E_WEIGHTS) if there are no weights, if a weight is not a
+    If these numbers sum to more than `max_period`, they are rounded. The argument `names` is for
+    messages. Raise `UsageError` (E_WEIGHTS) if there are no weights, if a weight is not a
     positive finite number, or if its share in `max_period` draws has a relative error above
     `tolerance`. The call takes some 20 microseconds per source.
 
@@ -161,7 +160,7 @@ def _rounded(asked: Sequence[int], period: int) -> list[int]:
     """Return `asked` scaled to whole numbers that sum to `period`.
 
     The quota of a weight is its exact, fractional number of draws in the period. All quotas are
-    rounded down. Then as many quotas as the sum requires are rounded up, beginning with those whose
+    rounded down. To reach the sum, some of them are then rounded up instead: the quotas whose
     relative error this reduces most (or increases least).
     """
     total = sum(asked)
@@ -179,7 +178,7 @@ def _rounded(asked: Sequence[int], period: int) -> list[int]:
 def _quotas(asked: Sequence[int], period: int) -> list[float]:
     """Return the number of positions that each source would have in `period` without rounding.
 
-    The numbers are floats, 0.0 if too small for a float.
+    The numbers are floats, and 0.0 where a number is too small for a float.
     """
     total = sum(asked)
     return [weight * period / total for weight in asked]
@@ -370,10 +369,10 @@ class Schedule:
         return _Filled(stop, tuple(waiting))
 
     def _released(self, start: int, stop: int) -> tuple[Counts, Counts]:
-        """Return the draws whose earliest allowed position is in `start` to `stop`, and counts.
+        """Return the draws that become allowed at positions `start` to `stop`, and their counts.
 
-        The first array holds the draws as heap keys, sorted by their earliest position. The second
-        array, int64 [stop - start], holds the number of these draws for each position.
+        The first array holds the draws as heap keys, sorted by their earliest allowed position. The
+        second array, int64 [stop - start], holds the number of these draws for each position.
         """
         first, last = (-(-at * self._weight // self.period) for at in (start, stop))
         count = last - first

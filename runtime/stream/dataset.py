@@ -8,11 +8,11 @@ An epoch is one sequence of all samples, a pure function of (dataset, seed, epoc
 It is divided among the ranks, and the part of each rank among its workers, in contiguous runs
 (`runtime/stream/deal.py`): every sample comes once, all ranks make the same number of steps, and
 each worker reads forward. So the samples of each batch depend only on (seed, epoch, topology). A
-stopped run continues after its last step, also on a different topology: the rest of the epoch is
-then divided again.
+stopped run continues after its last step. It may continue on a different topology: the rest of the
+epoch is then divided again.
 
-Each worker holds the tokens of one window of blocks, or of the shuffle buffer, in memory. If a
-window contains the end of one run and the start of the next, both workers read it.
+Each worker holds the tokens of one window of blocks, or of the shuffle buffer, in memory. If one
+worker's run ends in a window in which another worker's run starts, both workers read the window.
 """
 
 from __future__ import annotations
@@ -84,12 +84,11 @@ class StreamDataset(IterableDataset[Batch]):
             shorter batch.
         infinite: continue with the next epoch without end; there is no `len` then.
 
-    Without worker processes, a pass serves one epoch and the next pass the next epoch, as with
-    `Loader`; a pass that the caller leaves early does not count and is served again. With
-    ``infinite`` the next pass continues where the caller left the last pass. Worker processes do
-    not know which batches the trainer has received: `stream_loader` counts them. A stock DataLoader
-    with workers serves the epoch that `set_epoch` set, and warns when it serves the same epoch
-    again.
+    Without worker processes, each pass serves one epoch, and a pass that the caller leaves early is
+    served again, as with `Loader`. With ``infinite`` the next pass continues where the caller left
+    the last pass. Worker processes do not know which batches the trainer has received; use
+    `stream_loader`, which counts them. A stock DataLoader with workers serves the epoch that
+    `set_epoch` set, and warns when it serves the same epoch again.
 
     The constructor raises `UsageError` for arguments that are invalid or do not fit together, such
     as a path for `dataset`.
@@ -161,7 +160,7 @@ class StreamDataset(IterableDataset[Batch]):
     def topology(self, workers: int = 1) -> Topology:
         """Return the `Topology` of this stream with `workers` workers per rank.
 
-        Pass 1 if there are no worker processes. A stream of single samples has batch size 1.
+        Without worker processes, `workers` is 1. A stream of single samples has batch size 1.
         """
         return Topology(
             dp_size=self.dp_size, workers=workers,
@@ -176,11 +175,13 @@ class StreamDataset(IterableDataset[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass serve `epoch` from its beginning, also in workers that exist already.
 
-        If a state was loaded and no pass has begun from it, the next pass still continues from the
-        state if the state is in `epoch`. With a different epoch, the loaded progress is dropped
-        with a warning. If the loaded state had finished `epoch`, the call has no effect, so that
-        the epoch is not served again. Call this method between passes: a worker that is just
-        starting a pass may or may not see the change.
+        After `load_state_dict`, until a pass has begun: if the loaded progress is within `epoch`,
+        the next pass continues from that progress. With a different `epoch`, the loaded progress is
+        dropped with a warning. If the state was saved at the end of `epoch`, the call has no
+        effect, so the epoch is not served again.
+
+        Call this method between passes: a worker that is just starting a pass may or may not see
+        the change.
         """
         epoch = whole_number("epoch", epoch)
         if epoch == self._finished:
@@ -229,10 +230,11 @@ class StreamDataset(IterableDataset[Batch]):
         return next(self.batches(self._next(workers)))
 
     def count(self, batches: Iterator[Batch], start: StreamProgress) -> Iterator[Batch]:
-        """Yield `batches` (of a pass that began at `start`), each after adding it to the progress.
+        """Yield `batches`, and add each of them to the progress before it is yielded.
 
-        This method is for `stream_loader`. Because a batch is counted before it is yielded, the
-        state that a trainer saves includes the batch it has just received.
+        The argument `start` is the progress at which the pass began. This method is for
+        `stream_loader`. Because a batch is counted before it is yielded, the state that a trainer
+        saves includes the batch it has just received.
         """
         now, steps = start, start.deal(self._n, self.end).steps
         for batch in batches:
@@ -252,8 +254,8 @@ class StreamDataset(IterableDataset[Batch]):
 
         It includes all batches that were yielded. The state has less than 1 KB, and some 20 bytes
         more for each change of ranks, workers or batch size in the epoch (at most 32 changes). The
-        call takes microseconds. Raise `UsageError` if workers of a stock DataLoader read the
-        stream, because the progress of the trainer is not known then.
+        call takes microseconds. Raise `UsageError` if worker processes of a stock DataLoader read
+        the stream: it is then unknown which batches the trainer has received.
         """
         if get_worker_info() is not None or (self._shared.used and not self.counted):
             raise UsageError(
@@ -263,12 +265,12 @@ class StreamDataset(IterableDataset[Batch]):
         return dump_state(self.definition, self._now, self._n, self.end)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass continue where `state` was taken, on any topology.
+        """Make the next pass continue from the progress saved in `state`, on any topology.
 
         With the same ranks, workers and batch size, every rank continues with exactly the batches
         that it would have received. Otherwise the rest of the epoch is divided again, and each
         sample still comes once. If the rest is less than a step, the next pass serves the next
-        epoch, and `epoch` is the number of that epoch.
+        epoch, and the attribute `epoch` is the number of that epoch.
 
         Raise `IncompatibleError` if the state was saved by a newer version, or with a different
         dataset, seed or shuffle. Raise `UsageError` if `state` is not a valid state. The call takes
@@ -371,7 +373,7 @@ class StreamDataset(IterableDataset[Batch]):
     def _identity(self, order: StreamOrder) -> dict[str, Any]:
         """Return the fields that identify this stream when it is read in `order`, as JSON values.
 
-        A state fits the stream if its fields of these names have equal values.
+        A state fits the stream if it contains these fields with equal values.
         """
         return {
             "algorithm": ALGORITHM, "content_id": self.dataset.split.content_id,

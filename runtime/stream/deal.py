@@ -5,13 +5,13 @@ parts with the same number of steps, and each part among the rank's workers in c
 of whole batches, so that every worker reads forward. Step k of a rank is item k // workers of run k
 % workers, because torch's DataLoader yields the batches of its workers in this order.
 
-The positions that are left after k steps under some topology are ranges that follow from (n,
-topology, k). Together they form a new sequence, which can be dealt to any other topology. So a list
-of **stages** (topology, steps) determines what is left of an epoch. It has only a few numbers, for
-any number of ranks.
+The positions that are left after k steps on some topology are a few ranges, which can be computed
+from (n, topology, k). Together they form a new sequence, which can be dealt to any other topology.
+So a list of **stages** (topology, steps) determines what is left of an epoch. The list has only a
+few numbers, for any number of ranks.
 
-The functions take microseconds for a few workers, and some 100 ns for each of ranks x workers after
-a change of topology. They need no torch.
+The functions take microseconds for a few workers. After a change of topology they take some 100 ns
+for each worker of each rank. They need no torch.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Deal:
     def items(self, run: int) -> int:
         """Return the number of batches in run `run`, which is the same on every rank.
 
-        The runs of a rank differ by at most one batch.
+        The lengths of the runs of a rank differ by at most one batch.
         """
         return self.steps // self.topology.workers + (run < self.steps % self.topology.workers)
 
@@ -292,8 +292,8 @@ def runs_of(
 ) -> Iterator[WorkerRun]:
     """Yield the runs that worker `worker` of rank `rank` reads, at most one for each epoch.
 
-    The arguments `epoch` and `stages` come from `enter`. If `infinite` is true, the following
-    epochs come after this epoch, without end.
+    The arguments `epoch` and `stages` come from `enter`. If `infinite` is true, all later epochs
+    follow, without end.
 
     torch requests the first step of a pass from worker 0. So worker 0 reads the run that contains
     the next step, worker 1 the run that contains the step after it, and so on.

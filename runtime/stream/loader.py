@@ -1,8 +1,8 @@
 """`stream_loader`: a `Loader` over a `StreamDataset`.
 
-Workers read ahead, so only the process that yields batches to the trainer knows how many were
-consumed. The loader counts them in that process, and arithmetic on the counts determines where each
-worker continues (`runtime/stream/deal.py`).
+Workers read ahead, so they do not know how many batches the trainer has received. The loader counts
+the batches in the process of the trainer. From these counts it computes where each worker continues
+(`runtime/stream/deal.py`).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class StreamSource:
         return self.dataset.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass continue where `state` was taken; see `StreamDataset`."""
+        """Make the next pass continue from the progress in `state`; see `StreamDataset`."""
         self.dataset.load_state_dict(state)
 
 
@@ -127,10 +127,10 @@ def stream_loader(
 ) -> Loader:
     """Return a `Loader` of the batches of `dataset`, which must have a batch size.
 
-    Each pass serves the epoch that `epoch` names at that time. When a pass yields its last batch,
-    `epoch` increases by one, unless another epoch was set during the pass. A pass that the caller
-    leaves early is served again. Worker processes stay alive between epochs. Raise `UsageError` if
-    the stream yields single samples or a number is out of range.
+    Each pass serves the epoch whose number is the loader's attribute `epoch`. When a pass yields
+    its last batch, `epoch` increases by one, unless another epoch was set during the pass. A pass
+    that the caller leaves early is served again. Worker processes stay alive between epochs. Raise
+    `UsageError` if the stream yields single samples or a number is out of range.
     """
     if dataset.batch_size is None:
         raise UsageError(

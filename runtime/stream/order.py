@@ -3,14 +3,15 @@
 A **chunk** is a range of positions of an epoch whose samples come from the same few blocks: a
 reader fetches and holds it as a whole.
 
-`ShuffleBuffer` is the shuffle buffer of other streaming loaders as a pure function of the position.
-Samples arrive in the order of `source` and fill `size` slots. For each position of the epoch, the
-sample in a random slot is served, and the next sample of `source` goes into this slot; at the end
-the slots are emptied in random order. A permutation determines which slot is used at position t, so
-the content of a slot can be computed by a search for the last position that used the slot. Nothing
-is replayed: a resumed run, or a worker that begins in the middle of the epoch, starts there at
-once. The shuffle is weaker than that of `Blocks`: a sample comes at most `size` positions earlier
-than in `source`, and seldom more than a few `size` later. The cost is some 40 ns per position if a
+`ShuffleBuffer` shuffles as the buffers of other streaming loaders do, but is a pure function of the
+position. Samples arrive in the order of `source` and fill `size` slots. For each position of the
+epoch, the sample in a random slot is served, and the next sample of `source` goes into this slot.
+At the end the slots are emptied in random order. A permutation determines which slot is used at
+position t. So the content of a slot can be computed by a search for the last position that used the
+slot. A run that resumes in the middle of the epoch starts there at once, and so does a worker.
+
+The shuffle is weaker than that of `Blocks`: a sample comes at most `size` positions earlier than in
+`source`, and seldom later by more than a few times `size`. The cost is some 40 ns per position if a
 call has `size` or more positions, and about 20 ns x size x ln(size) for a single position.
 """
 
@@ -108,10 +109,10 @@ class ShuffleBuffer:
     ) -> tuple[Positions, Positions]:
         """Return the samples at positions `start` to `stop`, and the samples to hold in memory.
 
-        Both arrays are int64. The second contains all samples that are in a slot of the buffer at
-        some of these positions. A reader that ends at position `last` does not need samples that
-        leave the buffer after `last`. They are left out of the second array, unless `last` is so
-        far away that computing them would take too long.
+        Both arrays are int64. The second contains every sample that is in the buffer at any of
+        these positions. A reader that ends at position `last` does not need samples that leave the
+        buffer after `last`. They are left out of the second array, unless `last` is so far away
+        that computing them would take too long.
         """
         draws = _draws(self, n, epoch)
         turns = draws.turns(start, max(stop, min(last, start + _HORIZON * draws.size)))
@@ -126,10 +127,10 @@ class ShuffleBuffer:
 
 
 class _Draws:
-    """The slots of a `ShuffleBuffer` during one epoch: which sample each slot holds, and when.
+    """The samples in the slots of a `ShuffleBuffer`, computed for any point of one epoch.
 
-    Draw `t` takes the sample for position `t` of the epoch out of its slot. The **turn** of a
-    sample is its position in the order `source`, in which the samples enter the buffer.
+    **Draw** `t` empties one slot, and its sample is served at position `t` of the epoch. The
+    **turn** of a sample is its index in `source`, the order in which samples enter the buffer.
     """
 
     def __init__(self, size: int, n: int, slots: OrderKey, rest: OrderKey) -> None:
@@ -139,14 +140,14 @@ class _Draws:
         self._slots_key, self._rest_key = slots, rest
 
     def slots(self, start: int, stop: int) -> Positions:
-        """Return the slot (int64) from which each of the draws `start` to `stop` takes its sample.
+        """Return the slot (int64) that each of the draws `start` to `stop` empties.
 
         All slots are used about equally often.
         """
         return permute(np.arange(start, stop), self._range, self._slots_key) % self.size
 
     def turns(self, start: int, stop: int) -> Positions:
-        """Return the turn (int64) of the sample that each of the draws `start` to `stop` takes."""
+        """Return the turn (int64) of the sample that each of the draws `start` to `stop` serves."""
         live = self._live_turns(start, min(stop, self.live)) if start < self.live else None
         if stop <= self.live and live is not None:
             return live
@@ -179,7 +180,7 @@ class _Draws:
         return turns
 
     def leaves(self, turn: int) -> int:
-        """Return the index of the draw that takes the sample with this `turn` out of the buffer."""
+        """Return the index of the draw that serves the sample with this `turn`."""
         entered = turn - self.size
         slot = turn if entered < 0 else int(self.slots(entered, entered + 1)[0])
         start = max(0, entered + 1)
@@ -216,8 +217,8 @@ _MAX_BLOCK = 8192  # samples; limits what is held besides tokens if samples are 
 def stream_sizes(sample_bytes: int) -> tuple[int, int]:
     """Return the default `block` (in samples) and `window` (in blocks) of a stream.
 
-    The argument `sample_bytes` is the size of a sample. A block is 2 MiB and a window 512 MiB, so a
-    window has 256 blocks or more, for samples of up to 2 MiB. With half as many blocks, some
+    The argument `sample_bytes` is the size of a sample. A block has 2 MiB and a window 512 MiB, so
+    a window has at least 256 blocks if a sample has at most 2 MiB. With half as many blocks, some
     windows would contain nothing of a source that makes up 1 % of the data and is stored in one
     piece. A worker holds one window in memory and reads it before its first batch.
 
@@ -267,9 +268,9 @@ def described(order: StreamOrder) -> dict[str, Any]:
 
 
 class Chunk(NamedTuple):
-    """Samples at consecutive positions, and the samples to hold in memory while these are served.
+    """Samples at consecutive positions, and the samples to hold in memory while they are served.
 
-    A reader of a `ShuffleBuffer` has to hold more samples than it serves in the chunk.
+    With a `ShuffleBuffer`, a reader must hold more samples than it serves in the chunk.
     """
 
     samples: Positions
@@ -277,7 +278,7 @@ class Chunk(NamedTuple):
 
 
 def chunks(order: StreamOrder, block: int, ranges: Ranges, n: int, epoch: int) -> Iterator[Chunk]:
-    """Yield the chunks of the positions `ranges` of an epoch of `n` samples.
+    """Yield the chunks that cover the positions `ranges` of an epoch of `n` samples.
 
     A chunk ends where the samples begin to come from different blocks, or where a range ends.
     """

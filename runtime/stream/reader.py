@@ -1,14 +1,14 @@
 """`ChunkReader`: reader of a stream's samples, which holds the tokens of one chunk in memory.
 
 Before a chunk of positions is served, the tokens of its samples are read in the order of the file.
-Small gaps between samples are read too, because one long read is faster than many short ones. The
-tokens have the same dtype in memory as in the file. Tokens that later chunks need (from samples in
-a shuffle buffer) stay in memory. The rows are made by the dataset's own code, so they equal the
+Small gaps between samples are read too, because one long read is faster than many short reads. The
+tokens have the same dtype in memory as in the file. In a shuffle buffer, later chunks need some of
+the tokens; these tokens stay in memory. The dataset's own code makes the rows, so they equal the
 rows of the map-style dataset. While a chunk is served, the kernel is told to read the next chunk.
 
 A stream copies the stored tokens (2 or 4 bytes each) once more than the map-style dataset does. It
-needs memory for the tokens of one chunk and, between two chunks, for a copy of the tokens that
-stay.
+needs memory for the tokens of one chunk. Between two chunks it also needs memory for a copy of the
+tokens that stay.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class _HeldRanges:
     def lay_out(self, starts: Positions, stops: Positions) -> int:
         """Assign consecutive memory to the ranges, and return their total number of tokens.
 
-        The ranges must increase and must not touch. They replace the ranges of earlier calls.
+        The ranges must be in ascending order with gaps between them. They replace the ranges of
+        earlier calls.
         """
         self._starts, self._stops = starts, stops
         ends = np.cumsum(stops - starts)
@@ -140,7 +141,10 @@ class _HeldStream(Stream):
         ]
 
     def put(self, places: Positions, lengths: Positions, numbers: list[npt.NDArray[Any]]) -> None:
-        """Write `numbers` (which `take` returned for these `lengths`) to the offsets `places`."""
+        """Write the arrays `numbers` to the offsets `places` in memory.
+
+        The method `take` returned these arrays for spans of the same `lengths`.
+        """
         for rows in numbers:
             length = rows.shape[1]
             self._windows(length)[places[lengths == length]] = rows
@@ -165,10 +169,10 @@ class _HeldStream(Stream):
 
 
 class HeldTokens:
-    """Tokens of a split that are held in memory, and a copy of the split that reads them there.
+    """Tokens of the split `base` that are held in memory.
 
-    The attribute `split` is this copy of the split `base`. Tokens that are not in memory are read
-    from the files as usual.
+    The attribute `split` is a copy of `base`. It reads these tokens from memory, and all other
+    tokens from the files.
     """
 
     def __init__(self, base: Split) -> None:

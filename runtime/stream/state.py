@@ -57,7 +57,8 @@ _MARKED = 256  # workers that warn if they serve an epoch again
 class StreamProgress:
     """Progress in a stream: an epoch, and the stages of this epoch that were served.
 
-    The last stage is the current stage. For a stage, see `runtime/stream/deal.py`.
+    A stage is a part of an epoch that was served on one topology (`runtime/stream/deal.py`). The
+    last stage is the current stage.
     """
 
     epoch: int
@@ -93,9 +94,9 @@ class Sizes(NamedTuple):
 class SharedProgress:
     """A `StreamProgress` and the `sizes` of its order, in memory that worker processes share.
 
-    Only one process writes. If a reader sees a wrong checksum, a write is in progress, and the
-    reader tries again. If memory cannot be shared, only this process can use the object, and `read`
-    raises.
+    Only one process writes. A reader that sees a wrong checksum tries again, because a write is in
+    progress. If memory cannot be shared, only this process can use the object, and `read` raises
+    `StorageError`.
     """
 
     def __init__(self) -> None:
