@@ -122,7 +122,7 @@ class StepSampler(Sampler[list[int]], ABC):
     def skipped(self) -> list[int] | list[list[int]]:
         """Return the list of skipped samples. It is empty if no samples are skipped.
 
-        For a mixture with skipped samples, return such a list for each source.
+        For a mixture with skipped samples, return a list of them for each source.
         """
         return []
 
@@ -257,7 +257,7 @@ class GlobalBatchSampler(StepSampler):
     def skipped(self) -> list[int] | list[list[int]]:
         """Return the list of skipped samples. It is empty if no samples are skipped.
 
-        For a mixture with skipped samples, return such a list for each source.
+        For a mixture with skipped samples, return a list of them for each source.
         """
         order = phased(self.order)
         if order is not None:

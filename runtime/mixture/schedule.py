@@ -225,10 +225,10 @@ class _Filled(NamedTuple):
 class Schedule:
     """The schedule of a mixture, which chooses the source of the sample at each position.
 
-    The attributes `weights` (whole numbers, per period), `period` and `error` are those of
-    `PeriodWeights`; see `whole_weights` for the errors. Equal weights give an equal schedule on
-    every machine. Several threads may use a schedule at the same time. Pickling stores only the
-    arguments.
+    The attributes `weights` (whole numbers, per period), `period` and `error` have the meaning that
+    they have in `PeriodWeights`. The constructor raises the errors of `whole_weights`. Equal
+    weights give an equal schedule on every machine. Several threads may use a schedule at the same
+    time. Pickling stores only the arguments.
 
     >>> schedule = Schedule([0.5, 0.25, 0.25])
     >>> schedule.weights, schedule.period

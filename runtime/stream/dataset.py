@@ -313,7 +313,7 @@ class StreamDataset(IterableDataset[Batch]):
     def _sizes_of(self, state: object) -> Sizes:
         """Return the sizes of this stream, with default sizes replaced by the sizes in `state`.
 
-        Raise `UsageError` if such a size in `state` is not a whole number.
+        Raise `UsageError` if the size in `state` is not a whole number.
         """
         stored = state if isinstance(state, Mapping) else {}
         names = [

@@ -10,7 +10,7 @@ At the end the slots are emptied in random order. A permutation determines which
 position t. So the content of a slot can be computed by a search for the last position that used the
 slot. A run that resumes in the middle of the epoch starts there at once, and so does a worker.
 
-The shuffle is weaker than that of `Blocks`: a sample comes at most `size` positions earlier than in
+It shuffles less than `Blocks` does: a sample comes at most `size` positions earlier than in
 `source`, and seldom later by more than a few times `size`. The cost is some 40 ns per position if a
 call has `size` or more positions, and about 20 ns x size x ln(size) for a single position.
 """
