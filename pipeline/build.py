@@ -5,25 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dataprep.formats.errors import UsageError
+from dataprep.formats.manifest.arrays import ArrayManifest
+from dataprep.formats.manifest.tokens import Manifest
 
+from .chat.options import ChatOptions
+from .embeddings.options import EmbeddingOptions
+from .encode.options import Encoder
 from .kinds import kind_named
+from .options import BuildOptions
+from .pairs.options import PairOptions
+from .progress import ProgressCallback
+from .report import BuildReport
 from .run import run_build, run_estimate
 
-if TYPE_CHECKING:  # a build of one kind imports nothing of the others
-    from dataprep.formats.manifest.arrays import ArrayManifest
-    from dataprep.formats.manifest.tokens import Manifest
-
+if TYPE_CHECKING:
     from .chat.estimate import ChatEstimate
-    from .chat.options import ChatOptions
     from .embeddings.estimate import EmbeddingEstimate
-    from .embeddings.options import EmbeddingOptions
-    from .encode.options import Encoder
-    from .options import BuildOptions
     from .pairs.estimate import PairEstimate
     from .pairs.kind import PairKind
-    from .pairs.options import PairOptions
-    from .progress import ProgressCallback
-    from .report import BuildReport
     from .tokens.estimate import TokenEstimate
 
 __all__ = [
