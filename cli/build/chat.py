@@ -121,7 +121,7 @@ def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **valu
         )  # fmt: skip
         return
     building.run(
-        options, "dataprep.pipeline.build:build_chat", as_json=as_json, quiet=quiet,
+        options, "chat", as_json=as_json, quiet=quiet,
         profile=profile, more=_chat_lines, worker="dataprep.pipeline.chat.worker:ChatTasks",
         content=lambda report: token_lines(report.manifest), speed=speed_text,
     )  # fmt: skip

@@ -91,7 +91,7 @@ def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **valu
         building.show_estimate(found, options.out, counts=counts, as_json=as_json, quiet=quiet)
         return
     building.run(
-        options, "dataprep.pipeline.build:build_embeddings", as_json=as_json, quiet=quiet,
+        options, "embeddings", as_json=as_json, quiet=quiet,
         profile=profile, counts="rows", content=lambda report: array_lines(report.manifest),
     )  # fmt: skip
 

@@ -153,7 +153,7 @@ def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **valu
         building.show_estimate(found, options.out, counts=counts, as_json=as_json, quiet=quiet)
         return
     building.run(
-        options, "dataprep.pipeline.build:build_pairs", as_json=as_json, quiet=quiet,
+        options, "pairs", as_json=as_json, quiet=quiet,
         profile=profile, counts="steps", content=_content_lines,
     )  # fmt: skip
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +55,7 @@ def _too_large(found: Mapping[str, Any], out: Path) -> StorageError:
 
 def run(
     options: CommonOptions,
-    build: str,
+    kind: str,
     *,
     content: Callable[[BuildReport[Any]], Sequence[str]],
     as_json: bool,
@@ -67,9 +66,9 @@ def run(
     speed: Callable[[BuildReport[Any]], str] = lambda _: "",
     more: Callable[[BuildReport[Any]], Sequence[str]] = lambda _: (),
 ) -> None:
-    """Run the function at address `build` (``module:name``), show progress and print the report.
+    """Build the dataset that `options` describe, of the kind `kind`, and print the report.
 
-    The function is called with `options`. The report is printed as JSON if `as_json` is true, or
+    Progress is shown meanwhile. The report is printed as JSON if `as_json` is true, or
     else as a summary unless `quiet` is true. The functions `content`, `speed` and `more` return
     parts of the summary: lines about the dataset, a phrase about speed, and lines before the last
     line. If `profile` is true, the times of the phases come first. The argument `counts` is passed
@@ -77,13 +76,14 @@ def run(
     this kind of build. If it is given, worker processes may start early and import this class.
     """
     with _started(options, worker):
+        from dataprep.pipeline.kinds import kind_named
+        from dataprep.pipeline.run import run_build
+
         from ..progress import build_progress
         from ..summary import build_lines, profile_lines
 
-        module, name = build.split(":")
-        function = getattr(import_module(module), name)
         with build_progress(quiet=quiet, counts=counts) as show:
-            report: BuildReport[Any] = function(options, progress=show)
+            report: BuildReport[Any] = run_build(kind_named(kind), options, progress=show)
     if as_json:
         output.result_json(report.as_dict())
     elif not quiet:

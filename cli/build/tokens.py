@@ -101,7 +101,7 @@ def _command(
         )
         return
     building.run(
-        options, "dataprep.pipeline.build:build", as_json=as_json, quiet=quiet, profile=profile,
+        options, "tokens", as_json=as_json, quiet=quiet, profile=profile,
         worker="dataprep.pipeline.tokens.task:TokenTasks", speed=speed_text,
         content=lambda report: token_lines(report.manifest),
     )  # fmt: skip

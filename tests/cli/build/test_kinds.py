@@ -53,11 +53,12 @@ def test_defaults_are_those_of_the_dataclass(kind: str, monkeypatch: pytest.Monk
         words |= {"encoder": "m"}
     seen: list[Any] = []
 
-    def build(given: Any, **_: Any) -> None:
+    def build(of: Any, given: Any, **_: Any) -> None:
+        assert of.name == kind
         seen.append(given)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"dataprep.pipeline.build.build_{kind}", build)
+    monkeypatch.setattr("dataprep.pipeline.run.run_build", build)
     line = ["build", "--kind", kind, "--input", "a", "--out", "b"]
     main.run([*line, "--encoder", "m"] if kind == "pairs" else line)
     assert seen == [options(**words)]

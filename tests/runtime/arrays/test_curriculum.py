@@ -136,7 +136,7 @@ def test_thresholds_are_exact(
         passed = Fraction(min(epoch, last), last)
         zero = Fraction(start) + (Fraction(end) - Fraction(start)) * passed
         rest = exact[1:] if any(share >= 1 / ONE for share in base[1:]) else [Fraction(1)] * 3
-        most += 3 / sum(rest)
+        most += 3 / sum(rest, Fraction(0))
         exact = [zero, *((1 - zero) * share / sum(rest) for share in rest)]
     ends = [sum(exact[:number]) / sum(exact) * ONE for number in (1, 2, 3)]
     assert all(abs(one - two) <= most for one, two in zip(found, ends, strict=True))
