@@ -15,7 +15,7 @@ M_co = TypeVar("M_co", covariant=True)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildReport(Generic[M_co]):
-    """Report of a finished build, with the manifest of the dataset."""
+    """Report on a finished build, with the manifest of the dataset."""
 
     path: Path
     recipe_id: str

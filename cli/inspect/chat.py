@@ -164,7 +164,11 @@ def marked(text: str, spans: Sequence[Sequence[int]]) -> str:
 
 
 def group_text(found: Mapping[str, Any]) -> str:
-    """Return a phrase about the record and score of an answer, or "" for other documents."""
+    """Return a phrase such as ``, record 4: answer 1 of 2, chosen`` for an answer, or "".
+
+    The mapping `found` holds the facts about the document, which is an answer if it has the key
+    ``"answer"``.
+    """
     if "answer" not in found:
         return ""
     score = found["score"]

@@ -63,7 +63,11 @@ class Files:
     def read_from(
         self, names: Sequence[str], dtype: str, counts: Sequence[int], width: int = 1
     ) -> PreadFiles:
-        """Return the same as `source`, but always read the files with `preadv`."""
+        """Return a `PreadFiles` for the numbers in the files `names`, which reads them with
+        `preadv`.
+
+        The arguments are those of the method `source`. The files are never mapped.
+        """
         sizes = [self.entries[name].bytes for name in names]
         numbers = np.array(counts, np.int64) * np.dtype(dtype).itemsize
         offset = np.array(sizes, np.int64) - numbers

@@ -40,7 +40,10 @@ def mark_of(directory: Path) -> Mark:
 
 
 class BuildGuard:
-    """Access to the files of one build: the build in the directory when `open` is first called."""
+    """Opener of files in a directory, which ensures that they all belong to the same build.
+
+    The build is the one in the directory when a file is first opened.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

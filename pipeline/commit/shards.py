@@ -137,7 +137,7 @@ def write_shard(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Shard:
-    """Shard that is made of the pieces `run`."""
+    """A shard to be written. It consists of the pieces in `run`, in order."""
 
     writer: DatasetWriter
     run: Sequence[PlacedPiece]

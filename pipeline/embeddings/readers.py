@@ -1,4 +1,4 @@
-"""Reading of the fields and rows of an input, for all formats."""
+"""Readers for the fields and rows of an input, in every supported format."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def launch(likely: str | None = None) -> Launched:
 
 
 def release() -> None:
-    """Kill the workers that `ahead` started and `launch` has not returned."""
+    """Kill the workers that were started by `ahead` and are still unused."""
     while _ready:
         idle = _ready.pop()
         idle.process.kill()

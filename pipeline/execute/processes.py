@@ -339,7 +339,7 @@ class _Process:
 
 
 class _Death:
-    """Death of a worker process while it worked on a unit."""
+    """A worker process that died while it worked on a unit."""
 
     def __init__(self, unit: int, process: _Process) -> None:
         self.unit = unit

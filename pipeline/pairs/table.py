@@ -84,7 +84,7 @@ class PairInputs:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Numbers of the question, the source and the cluster of each of P pairs.
+    """Indices of the question, the source and the cluster of each of P pairs.
 
     `questions`, `sources` and `clusters` are arrays int64 [P]. Their values are below
     `n_questions`, `n_sources` and `n_clusters`. A pair without a cluster has -1 in `clusters`.

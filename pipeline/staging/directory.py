@@ -48,7 +48,7 @@ _GONE_KEY = re.compile(r"[0-9a-f]{16}\.gone-[0-9a-f]{8}")
 
 
 class Staging:
-    """Staging directory of one build, with its lock and its removal."""
+    """The staging directory of one build, which can be created, locked and removed."""
 
     def __init__(self, out: Path, key: str) -> None:
         self.out = out

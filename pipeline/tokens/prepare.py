@@ -192,10 +192,10 @@ def files_of(source: TokenizerSource, engine_json: bytes) -> dict[str, bytes]:
 
 
 def synced(splitting: Splitting) -> tuple[str, int] | None:
-    """Return the glob pattern and minimum size of the unit files that become shards by hard link.
+    """Return which files of a unit are synced early: a glob pattern and a minimum size in bytes.
 
-    See `Prepared.synced`. Return None for splits of exact sizes, because all their documents are
-    copied.
+    These are the files that will probably be hard-linked as shards; see `Prepared.synced`. Return
+    None for splits of exact sizes, because all their documents are copied.
     """
     return ("*.tokens", shards.JOIN_BELOW_BYTES) if splitting.ends else None
 

@@ -28,7 +28,7 @@ MAX_EPOCH = (1 << 22) - 2
 
 
 def with_epoch(samples: Positions, epoch: int) -> Positions:
-    """Return the indices of `samples` in `epoch` as an int64 array of the same shape.
+    """Return `samples` with `epoch` encoded in each index, as an int64 array of the same shape.
 
     `PADDING` is not changed. Raise `UsageError` for an epoch outside 0 .. `MAX_EPOCH`.
 

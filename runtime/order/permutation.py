@@ -247,14 +247,13 @@ class _Network:
         return back in asked
 
     def _ends(self, back: bool) -> _Words:
-        """Return an array with the end of the cycle walk that starts at n, n + 1, and so on.
+        """Return a table: entry i is the result of the cycle walk that starts at n + i.
 
-        A cycle walk applies the network again and again, until the result is below n. If `back` is
-        true, it applies the inverse. Nearly every block of positions needs a few walks. Applying
-        the network to these few numbers would cost as much as applying it to a thousand, so the
-        results are stored in this table. Some walks never get below n, and their entries are
-        arbitrary numbers of n or more. These entries are not used, because no walk that starts
-        below n gets there.
+        A cycle walk applies the network (if `back` is true, its inverse) again and again, until the
+        result is below n. Nearly every block of positions needs a few walks. Applying the network
+        to these few numbers would cost as much as applying it to a thousand, so the results are
+        stored in this table. Some walks never get below n, and their entries are arbitrary numbers
+        of n or more. These entries are not used, because no walk that starts below n gets there.
         """
         ends = self._tables.get(back)
         if ends is None:

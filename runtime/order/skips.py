@@ -58,10 +58,12 @@ class Skips:
         self._recent: list[tuple[Order, int, int, Positions]] = []
 
     def positions(self, places: Positions, order: Order, n: int, epoch: int) -> Positions:
-        """Return the positions of the samples at `places`, as an int64 array of the same shape.
+        """Return the position in the full order of each of `places`, as an int64 array of that
+        shape.
 
-        If s samples are skipped, place n - s (the end of the epoch) gives position n. Raise
-        `IndexError` for a place outside 0 .. n - s.
+        A place is an index in the order without the skipped samples. If s samples are skipped,
+        place n - s (the end of the epoch) gives position n. Raise `IndexError` for a place outside
+        0 .. n - s.
         """
         gaps = self.gaps(order, n, epoch)
         _within(places, n - len(gaps), "place")

@@ -56,7 +56,11 @@ class StreamSource:
         self.dataset.set_epoch(epoch)
 
     def begin(self, workers: int) -> _StreamPass:
-        """Begin a pass at the current progress, which worker processes read from shared memory."""
+        """Begin a pass at the current progress.
+
+        If `workers` is not 0, the progress is moved to shared memory, where the worker processes
+        read it.
+        """
         if workers:
             self.dataset.share()
         return _StreamPass(self.dataset, self.dataset.begin(max(1, workers)))

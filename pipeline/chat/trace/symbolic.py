@@ -289,7 +289,10 @@ class SymbolicParts:
 
 
 class SymbolicObject(dict[str, Any]):
-    """Object of a record (arguments of a call, or a tool), which may only be turned into JSON."""
+    """A dict of a record whose content is unknown: the arguments of a call, or a tool.
+
+    A template can test whether it is empty and turn it into JSON. Other uses raise `RefusalError`.
+    """
 
     __slots__ = ("_text",)
     _text: SymbolicText
