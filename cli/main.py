@@ -42,7 +42,10 @@ COMMANDS = {
     ),
     "clean": ("dataprep.cli.clean", "Remove unfinished builds that no process works on."),
     "tokenizer": ("dataprep.cli.tokenizer", "Train a tokenizer on your own text."),
-    "completion": ("dataprep.cli.completion", "Print what makes a shell complete dataprep."),
+    "completion": (
+        "dataprep.cli.completion",
+        "Print a script that makes a shell complete dataprep commands.",
+    ),
 }
 
 
