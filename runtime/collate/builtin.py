@@ -64,7 +64,7 @@ class LabelsFrom:
     field: str
 
     def __call__(self, samples: Sequence[Any]) -> Any:
-        """Return the batch that `collate` makes from the renamed samples."""
+        """Return the batch that `collate` makes from the samples with the renamed field."""
         return self.collate([self._renamed(row, sample) for row, sample in enumerate(samples)])
 
     def _renamed(self, row: int, sample: Any) -> Any:
@@ -92,9 +92,9 @@ class _Registers(Protocol):
 def register_builtin(registry: _Registers) -> None:
     """Register the built-in collators in `registry`.
 
-    A user's collator with the same modality and precedence is registered later, so the built-in
-    collator is preferred to it. The built-in collator ``waveform`` has the lower precedence -1, so
-    a user's collator for audio is preferred to ``waveform``.
+    For equal modality and precedence, the collator that was registered first is preferred, so a
+    built-in collator comes before a user's. The exception is ``waveform``: its precedence is -1, so
+    a user's collator for audio comes first.
     """
     by_type, waveform = "by the task's task_type", "sound, padded, with lengths"
     registry.register("text", modality="text", description=by_type)(_with_target_field(_text))

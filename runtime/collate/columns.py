@@ -35,10 +35,10 @@ Columns = dict[str, list[Any]]
 def columns_of(samples: Sequence[Any], names: Sequence[str] = ()) -> Columns:
     """Return a dict from field names to lists with the values of all samples.
 
-    If samples are tuples, `names` are the fields at their positions. If they are single values, the
-    field is the first name. Raise `UsageError` if `samples` is empty or a mapping. Raise
-    `SampleError` if the fields of a sample differ from those of the first sample, or if samples
-    that are no mappings have no `names`.
+    A sample may be a mapping, a tuple whose values are the fields `names`, or a single value of the
+    field `names[0]`. Raise `UsageError` if `samples` is empty or a mapping. Raise `SampleError` if
+    the fields of a sample differ from those of the first sample, or if samples are not mappings and
+    `names` is empty.
 
     >>> columns_of([{"a": 1, "b": 2}, {"a": 3, "b": 4}])
     {'a': [1, 3], 'b': [2, 4]}

@@ -204,7 +204,10 @@ class Vision:
         return pixels.to(dtype_of(wanted.dtype)) if wanted and wanted.dtype else pixels
 
     def _largest(self, dtype: np.dtype[Any]) -> int | None:
-        """Return the largest possible value of pixels, or None if values are not divided by it."""
+        """Return the number by which pixel values of `dtype` are divided, or None for no division.
+
+        An example is 255 for uint8.
+        """
         if self.scale is not None or (dtype.kind == "f" and self.normalize is None):
             return None
         return _LARGEST.get(dtype.name, 255 if dtype.kind in "iu" else 1)

@@ -1,11 +1,11 @@
 """Masked language modelling, where a hash and not a random generator selects the masked tokens.
 
-The hash depends on the seed, the epoch, the number of the sample, its ids, and the position of the
-token in it. So the result does not depend on workers, batches or padding. Each epoch masks
-different tokens, a resumed run masks the same tokens as an uninterrupted run, and equal samples are
-masked independently. If the collator is called without sample numbers, for example by a stock
-DataLoader, equal samples have the same masked tokens in an epoch. The cost is 40 ns per position of
-the batch, padding included.
+The hash depends on the seed, the epoch, the number and the ids of the sample, and the position of
+the token in the sample. So the result does not depend on workers, batches or padding. Each epoch
+masks different tokens, a resumed run masks the same tokens as an uninterrupted run, and equal
+samples are masked independently. If the collator is called without sample numbers, for example by a
+stock DataLoader, equal samples have the same masked tokens in an epoch. The cost is 40 ns per
+position of the batch, padding included.
 
 Masked ("hidden") tokens are the tokens to predict: 80 % of them become the mask token, 10 % a
 random token, and 10 % are unchanged (Devlin et al.: BERT, section 3.1,
@@ -246,10 +246,11 @@ class MaskedLM(Padded):
     ) -> tuple[Array, Array]:
         """Return two arrays [rows, width]: each token's word number, and whether it may be masked.
 
-        Word numbers increase along the row. If `given` is not None, it is the field `word_ids` of
-        the samples, and words come from it. Otherwise they come from `continuations`. Raise
-        `UsageError` if both are None, and `SampleError` for `word_ids` that are no numbers or too
-        few.
+        Word numbers increase along the row. The argument `given` is the field `word_ids` of the
+        samples, from which the words are taken. If it is None, they are found by `continuations`.
+
+        Raise `UsageError` if both `given` and `continuations` are None. Raise `SampleError` if the
+        `word_ids` of a sample are not numbers, or not one for each token.
         """
         if given is not None:
             rows, layout = work.rows["input_ids"], work.layouts["input_ids"]
@@ -296,7 +297,10 @@ def _word_numbers(row: int, words: Any) -> list[int]:
 
 
 def _draw(hashes: _Words, positions: Array, purpose: int) -> _Words:
-    """Return 64 pseudorandom bits for each position; different purposes are independent."""
+    """Return 64 pseudorandom bits for each position.
+
+    Bits drawn for one `purpose` are independent of the bits drawn for another.
+    """
     number = positions.astype(np.int64).view(np.uint64) * np.uint64(4) + np.uint64(purpose)
     return finalise(hashes + number * np.uint64(GOLDEN))
 

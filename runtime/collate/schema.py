@@ -140,10 +140,10 @@ class OutputSchema:
         return {name: _plain(schema) for name, schema in self.fields.items()}
 
     def along(self, name: str) -> str | None:
-        """Return the name of the field of ids like which the field `name` is cut and padded.
+        """Return the name of the field of ids that determines how the field `name` is padded.
 
-        An example is ``"chosen_input_ids"`` for ``"chosen_labels"``. Return None if the field is
-        not known to have one number per id.
+        Both fields are cut and padded in the same way. For ``"chosen_labels"`` the result is
+        ``"chosen_input_ids"``. Return None if `name` is not known to have one number per id.
         """
         if (name, "along") in self._resolved:
             found: str | None = self._resolved[name, "along"]
@@ -176,10 +176,11 @@ class OutputSchema:
 
 
 def _split(name: str, *tables: Mapping[str, Any]) -> tuple[str, str]:
-    """Return `name` without prefix, and the prefix, such as ("input_ids", "chosen_").
+    """Return `name` without its prefix, and the prefix.
 
-    The first result is the longest part of `name` after an underscore that is in one of the tables.
-    If there is no such part, the results are `name` and "".
+    For ``"chosen_input_ids"`` the result is ("input_ids", "chosen_"). A prefix ends with an
+    underscore, and the rest of the name must be in one of `tables`. If several prefixes fit, use
+    the shortest. If none fits, return (`name`, "").
     """
     base, prefix = name, ""
     while not any(base in table for table in tables):

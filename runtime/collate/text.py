@@ -67,8 +67,8 @@ class CausalLM(Padded):
     def _mask(self, labels: Array, out: Array, *, own: bool) -> None:
         """Set the labels of the tokens where `out` is True to the pad value, in place.
 
-        If labels are shifted, the label of a token is one position before the token. If `own` is
-        True, the label at the position of the token is then also set.
+        If `shift` is True, the label of token `j + 1` is at position `j`. With `own`, the label at
+        position `j` is also set if `out` is True at `j`.
         """
         if own or not self.shift:
             np.copyto(labels, self.label_pad(), where=out)

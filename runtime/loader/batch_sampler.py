@@ -105,9 +105,10 @@ class StepSampler(Sampler[list[int]], ABC):
         return self.batches(self._epoch) if self._lent is None else self._lent
 
     def lend(self, iterator: Iterator[list[int]] | None) -> None:
-        """Make `iter(sampler)` return `iterator` from now on, or its own batches again if None.
+        """Make `iter(sampler)` return `iterator` from now on.
 
-        A loader uses this method to give the batches of one pass to its worker processes.
+        If `iterator` is None, `iter(sampler)` returns the sampler's own batches again. A loader
+        uses this method to give the batches of one pass to its worker processes.
         """
         self._lent = iterator
 
@@ -134,16 +135,16 @@ class StepSampler(Sampler[list[int]], ABC):
     def take_over(self, state: Mapping[str, Any], stood: Progress, begin: Progress) -> None:
         """Adapt the sampler's order to the run that saved `state`. By default do nothing.
 
-        The argument `stood` is the progress saved in `state`. `begin` is where the run continues:
-        at `stood`, or at the start of the next epoch if that epoch was complete. Passes already in
-        progress are not affected.
+        The argument `stood` is the progress saved in `state`, and `begin` the progress at which the
+        run continues. They are equal unless the saved epoch was complete: then `begin` is the start
+        of the next epoch. Passes already in progress are not affected.
         """
 
     def position(self, count: int, epoch: int) -> int:
         """Return the position at which to continue after `count` served samples of `epoch`.
 
-        Skipped samples have positions but are not included in `count`. At the end of the epoch,
-        return the number of positions.
+        Skipped samples have positions but are not included in `count`. If no step is left in the
+        epoch, return the number of positions.
         """
         return self.samples if self.ended(count) else count
 
@@ -273,11 +274,13 @@ class GlobalBatchSampler(StepSampler):
     def take_over(self, state: Mapping[str, Any], stood: Progress, begin: Progress) -> None:
         """Adapt the sampler's order to the run that saved `state`.
 
-        The argument `stood` is the progress saved in `state`. `begin` is where the run continues:
-        at `stood`, or at the start of the next epoch if that epoch was complete. A mixture may
-        begin a new phase there; the order of a single dataset does not change. Passes already in
-        progress are not affected. Raise the errors of `next_phases`. Warn if `state` skips samples
-        that this sampler serves.
+        The argument `stood` is the progress saved in `state`, and `begin` the progress at which the
+        run continues. They are equal unless the saved epoch was complete: then `begin` is the start
+        of the next epoch. Passes already in progress are not affected.
+
+        A mixture may begin a new phase at `begin`; the function `next_phases` says when, and which
+        errors it raises. The order of a single dataset does not change. Warn if `state` skips
+        samples that this sampler serves.
         """
         order = phased(self.order)
         if order is not None:
@@ -291,8 +294,8 @@ class GlobalBatchSampler(StepSampler):
     def position(self, count: int, epoch: int) -> int:
         """Return the position at which to continue after `count` served samples of `epoch`.
 
-        Skipped samples have positions but are not included in `count`. At the end of the epoch,
-        return the number of positions.
+        Skipped samples have positions but are not included in `count`. If no step is left in the
+        epoch, return the number of positions.
         """
         if count >= self.served:
             return self.samples
@@ -364,11 +367,11 @@ class GlobalBatchSampler(StepSampler):
     def _dealt(
         self, order: Order, samples: Positions, begins: Positions, mine: slice, epoch: int
     ) -> Positions:
-        """Return the samples of this rank: the columns `mine` of `samples`, int64 [steps, samples].
+        """Return the part `mine` of each row of `samples`: the samples of this rank in each step.
 
-        In a mixture, the samples of each step are permuted first. The permutation of a step depends
-        on the position at which the step begins (in `begins` [steps, 1]). For the key of the
-        permutation see `MixtureOrder.deal_key`.
+        The array `samples` and the result are int64 [steps, samples]. In a mixture, each row is
+        permuted before the part is taken. Its permutation depends on the epoch and on the position
+        at which the step begins, in `begins` [steps, 1]; see `MixtureOrder.deal_key`.
         """
         if self.tagged:
             samples = with_epoch(samples, epoch)

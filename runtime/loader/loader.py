@@ -1,10 +1,10 @@
 """`Loader`: a torch DataLoader with an epoch, a state to resume from, and statistics.
 
-`Loader` is a subclass of `torch.utils.data.DataLoader`, so code that works with DataLoaders works
-with it. A `BatchSource` decides which batches it serves. By default, a thread of the calling
-process makes batches a few steps ahead, because making a batch costs less than sending it from
-another process. Worker processes help with transforms written in Python, and slow down everything
-else. The batches are the same in all cases.
+`Loader` is a subclass of `torch.utils.data.DataLoader`, and can be used wherever a DataLoader can.
+A `BatchSource` decides which batches are served. By default, a thread of the calling process makes
+batches a few steps ahead, because making a batch costs less than sending it from another process.
+Worker processes help with transforms written in Python, and slow down everything else. The batches
+are the same in all cases.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Loader(DataLoader[Batch]):
 
         Trainers that resume call this after `load_state_dict`. If the loaded progress is within
         `epoch`, the next pass continues from that progress. If the state was saved at the end of
-        `epoch`, the call has no effect, so the epoch is not served again. With any other value the
-        loaded progress is dropped. Warn if no pass has begun from the dropped progress.
+        `epoch`, the call has no effect, so the epoch is not served again. If `epoch` is any other
+        number, the loaded progress is dropped, with a warning if no pass has begun from it.
         """
         self.source.set_epoch(epoch)
 

@@ -2,7 +2,7 @@
 
 torch and Python raise errors of many types in these cases: a `RuntimeError` for a killed worker or
 for full shared memory, a `MemoryError`, an `OSError`. `machine_error` converts such an error to a
-`StorageError` that advises what to do. When it is raised, the original error is its `__cause__`.
+`StorageError` that advises what to do. The `__cause__` of the `StorageError` is the original error.
 """
 
 from __future__ import annotations

@@ -208,9 +208,9 @@ class _MapPass:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Make the sampler yield the steps of this pass inside this context.
+        """Return a context manager inside which the sampler yields the steps of this pass.
 
-        The loader starts its worker processes there.
+        The loader starts its worker processes inside this context.
         """
         sampler = self._source.sampler
         sampler.lend(samples.tolist() for samples in self._requests)

@@ -1,8 +1,9 @@
 """Comparison of the order in a state with the order of a loader, and errors if they differ.
 
-A single dataset and a mixture of only that dataset have different orders, and so have mixtures of
-the same datasets in a different sequence. Errors name open datasets by their paths and all other
-datasets by their content ids. The advice in an error lists the datasets to pass.
+The order of a single dataset differs from the order of a mixture that has only this dataset. Two
+mixtures of the same datasets in a different sequence also have different orders. Errors name open
+datasets by their paths and all other datasets by their content ids. The advice in an error lists
+the datasets to pass.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class OpenSplit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServedDatasets:
-    """The datasets that a loader serves, and the order fields in which a state may differ.
+    """Datasets that a loader serves, and the fields in which its order may differ from a state.
 
     If `datasets` is empty, messages show content ids instead of names. The tuple `weights` is empty
     for a single dataset.
@@ -160,11 +161,11 @@ def require_algorithm(found: object) -> None:
 def require_datasets(
     state: Mapping[str, Any], datasets: Sequence[OpenSplit], *, mixed: bool
 ) -> None:
-    """Raise `IncompatibleError` unless `state` belongs to a run on `datasets`, in this sequence.
+    """Raise `IncompatibleError` unless `state` was saved by a run on `datasets`, in the same order.
 
-    If `mixed`, the state must belong to a mixture, otherwise to a single dataset. Raise the errors
-    of `require_algorithm` also. Differences in other options, such as the seed, are not found here:
-    see `require_order`.
+    If `mixed` is True, the run must have served a mixture, otherwise a single dataset. Raise the
+    errors of `require_algorithm` if the state has another version of the sample order. Differences
+    in other options, such as the seed, are found by `require_order`.
     """
     stored: Mapping[str, Any] = state["order"]
     require_algorithm(stored.get("algorithm"))

@@ -1,18 +1,19 @@
 """Read-ahead: telling the kernel which parts of the data files will be read soon.
 
 A loader can compute its next batches from the order. Without read-ahead it would wait for the disk
-at one window after the other. `announce`, called some batches ahead, makes the disk read all
-windows of a batch at once (posix_fadvise WILLNEED starts reading and returns). If the whole split
-fits into memory, the block of 1 MiB around each window is requested, and each block only once: all
-of it will be read anyway, and disks deliver large blocks several times as fast. Otherwise only the
-windows are requested.
+once for each sample. `announce`, called some batches ahead, makes the disk read all samples of a
+batch at once (posix_fadvise WILLNEED starts reading and returns). If the whole split fits into
+memory, the block of 1 MiB around each sample is requested, and each block only once: all of it will
+be read anyway, and disks deliver large blocks several times as fast. Otherwise only the samples are
+requested.
 
-Requests for cached pages would be a waste, so a few windows are tested first: a read of one byte
-that must not wait (RWF_NOWAIT, preadv2(2)) fails if its page is not in memory. A test delays the
-training step. So after eight cached batches in a row, tests are at least 10 ms apart, and each test
-covers only one sample, a different sample each time. In training that is usually a test for every
-batch. If batches are made as fast as possible, tests take less than 1 % of the time. On file
-systems without reads that do not wait (tmpfs, overlayfs), one byte is read and timed.
+Requests for data in the page cache would be a waste, so a few samples are tested first. A test
+reads one byte with RWF_NOWAIT (preadv2(2)). The read fails if the page is not in memory. On file
+systems without such reads (tmpfs, overlayfs), a test reads one byte and measures the time.
+
+Tests delay the training step. So after eight cached batches in a row, tests are at least 10 ms
+apart, and each covers only one sample, a different sample each time. In training that is usually a
+test for every batch. If batches are made as fast as possible, tests take less than 1 % of the time.
 """
 
 from __future__ import annotations
@@ -185,11 +186,12 @@ class ReadAhead:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Files:
-    """The files of one or several splits (or tracks), in order. All arrays are int64.
+    """Files of one or several splits (or arrays), in order.
 
-    `base` holds the position of the first token of each file, followed by the total number of
-    tokens. `item` holds the size of a token in bytes, `offset` the number of bytes before the first
-    token, and `sizes` the file size in bytes, for each file. `file(k)` opens file k.
+    All arrays are int64. For file `k`, `item[k]` is the size of a token, `offset[k]` the position
+    of the first token in the file and `sizes[k]` the size of the file, all in bytes. `base[k]` is
+    the number of tokens in the files before `k`, and `base[-1]` the number in all files. `file(k)`
+    opens the file.
     """
 
     base: Positions

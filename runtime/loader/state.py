@@ -124,9 +124,9 @@ def _digest(value: object) -> int:
 
 
 def _check_skip(state: Mapping[str, Any]) -> None:
-    """Raise `UsageError` unless the skip list of a single dataset is valid.
+    """Raise `UsageError` unless the skip list in `state` is valid.
 
-    For a mixture, only the type of the list is checked here, and its contents in `phases.py`.
+    For a mixture, check only that it is a list; `runtime/mixture/phases.py` checks its contents.
     """
     skip = state.get("skip")
     if not isinstance(skip, list | tuple):

@@ -4,11 +4,12 @@ Each step holds rows of similar length (see runtime/order/buckets.py), and as ma
 rank, the number of rows times the length of the longest row is at most `max_tokens`. So the budget
 bounds memory, however long the longest sample is.
 
-An epoch is one sequence, a function of (seed, epoch, lengths, budget), which is cut into global
-steps. All ranks have the same number of rows in a step, and `Loader` can resume at any step. With
-the same `max_tokens` x dp_size the steps are the same for every number of ranks that divides
-`rows_multiple`. If the number of samples is not a multiple of `rows_multiple`, the last samples of
-`order` (random samples if the order is a shuffle) form a last step or are dropped.
+An epoch is one sequence of samples, a function of (seed, epoch, lengths, budget). This sequence is
+cut into steps of all ranks together. All ranks have the same number of rows in a step, and `Loader`
+can resume at any step. With the same `max_tokens` x dp_size the steps are the same for every number
+of ranks that divides `rows_multiple`. If the number of samples is not a multiple of
+`rows_multiple`, the last samples of `order` (random samples if the order is a shuffle) form a last
+step or are dropped.
 
 The number of steps depends on the lengths of the whole epoch: `len` costs 0.2 microseconds per
 sample, once per epoch. Serving needs memory for one pool of samples at a time.

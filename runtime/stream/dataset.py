@@ -63,25 +63,25 @@ class StreamDataset(IterableDataset[Batch]):
 
     Arguments:
         dataset: a `WindowDataset`, or another `StreamableDataset`; made with ``sample_mask=True``
-            for ``end="pad"``. Its samples should be stored in order.
+            for ``end="pad"``. Samples with adjacent indices should be adjacent in the files.
         batch_size: number of samples in a step of one rank; a DataLoader over this dataset then
             needs ``batch_size=None``. If this argument is None, the stream yields single samples,
             which a stock DataLoader collates.
         seed: the seed of the shuffle.
         epoch: the first epoch to serve.
-        shuffle: ``"blocks"`` (blocks permuted, samples permuted in windows of them; see `Blocks`),
-            ``"buffer"`` (permuted blocks read through a buffer; see `ShuffleBuffer`), or None.
+        shuffle: the kind of shuffle. ``"blocks"``: permute the blocks, then permute the samples of
+            each window of `window` blocks (see `Blocks`). ``"buffer"``: permute the blocks, then
+            shuffle their samples in a buffer (see `ShuffleBuffer`). None: keep the stored order.
         block: number of samples that are read together. None: 2 MiB of tokens; see `stream_sizes`.
         window: number of blocks that are shuffled together. A worker reads a window before its
-            first batch, and holds it in memory. None: 512 MiB of tokens; reduce it if that is too
-            much. See `Blocks` for what a window mixes.
+            first batch, and holds it in memory. None: 512 MiB of tokens; use a smaller number if
+            memory is short.
         buffer: number of samples in the shuffle buffer. None: 8,192. If `block`, `window` or
             `buffer` is None, `load_state_dict` uses the value in the state.
         dp_rank, dp_size: the rank of this process and the number of data-parallel processes.
-        end: what happens to samples that do not fill a step of all ranks. ``"drop"``: these
-            samples, fewer than dp_size x batch_size, are not served. ``"pad"``: `PADDING` rows,
-            marked in `sample_mask`, fill the step. ``"partial"``, for one rank only: they make a
-            shorter batch.
+        end: what happens to the last samples of an epoch if they do not fill a step of all ranks.
+            ``"drop"``: they are not served. ``"pad"``: `PADDING` rows, marked in `sample_mask`,
+            fill the step. ``"partial"``, for one rank only: they make a shorter batch.
         infinite: continue with the next epoch without end; there is no `len` then.
 
     Without worker processes, each pass serves one epoch, and a pass that the caller leaves early is
@@ -288,7 +288,10 @@ class StreamDataset(IterableDataset[Batch]):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return the values that determine the order, without the topology, as JSON values."""
+        """Return the values that determine the order, as JSON values.
+
+        The numbers of ranks and workers and the batch size are not included.
+        """
         return self._identity(self.order)
 
     def share(self) -> None:
@@ -313,7 +316,7 @@ class StreamDataset(IterableDataset[Batch]):
     def _sizes_of(self, state: object) -> Sizes:
         """Return the sizes of this stream, with default sizes replaced by the sizes in `state`.
 
-        Raise `UsageError` if the size in `state` is not a whole number.
+        Raise `UsageError` if a size in `state` is not a whole number.
         """
         stored = state if isinstance(state, Mapping) else {}
         names = [

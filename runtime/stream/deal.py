@@ -70,7 +70,7 @@ class Topology:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """A part of an epoch that was served on one topology.
+    """Part of an epoch that was served with the same ranks, workers and batch size (`topology`).
 
     The attribute `steps` is the number of steps that every rank made in this part.
     """
@@ -163,24 +163,25 @@ class Deal:
         return whole + (rest > 0 and self.end != "drop")
 
     def run(self, rank: int, run: int, item: int = 0) -> tuple[int, int]:
-        """Return the indices in the sequence at which run `run` of rank `rank` starts and stops.
+        """Return the (start, stop) indices in the sequence of the samples that one worker reads.
 
-        The first `item` batches of the run are left out.
+        The argument `run` is the number of the worker's part within the part of rank `rank`. The
+        first `item` batches of the part are left out.
         """
         starts, stops = self._runs(np.array([rank]), np.array([run]), np.array([item]))
         return int(starts[0, 0]), int(stops[0, 0])
 
     def items(self, run: int) -> int:
-        """Return the number of batches in run `run`, which is the same on every rank.
+        """Return the number of batches in run `run`, the part of one worker of a rank.
 
-        The lengths of the runs of a rank differ by at most one batch.
+        It is the same on every rank. The runs of a rank differ by at most one batch.
         """
         return self.steps // self.topology.workers + (run < self.steps % self.topology.workers)
 
     def left(self, steps: int) -> Positions:
-        """Return the parts of the sequence that are left after `steps` steps of every rank.
+        """Return which indices of the sequence are left after `steps` steps of every rank.
 
-        The array is int64 [k, 2], with the first index and the stop of each part.
+        The result is int64 [k, 2], with a row (start, stop) for each range of indices.
         """
         workers, ranks = self.topology.workers, self.topology.dp_size
         runs = np.arange(workers)
@@ -201,7 +202,7 @@ class Deal:
         return self.samples - int((left[:, 1] - left[:, 0]).sum())
 
     def _share(self, ranks: Positions) -> Positions:
-        """Return the index (int64) in the sequence at which the part of each of `ranks` starts."""
+        """Return the index (int64) in the sequence at which the part of each rank starts."""
         if self.end == "drop":
             return ranks * (self.steps * self.topology.batch_size)
         whole, rest = divmod(self.samples, self.topology.dp_size)
@@ -210,10 +211,10 @@ class Deal:
     def _runs(
         self, ranks: Positions, runs: Positions, items: Positions
     ) -> tuple[Positions, Positions]:
-        """Return the indices at which `runs` of each of `ranks` start and stop.
+        """Return the indices in the sequence at which the parts of workers start and stop.
 
-        The result is two int64 arrays [ranks, runs]. The first `items[i]` batches of run `runs[i]`
-        are left out.
+        Both arrays are int64 [ranks, runs], with a value for each run (part of a worker) in `runs`
+        of each rank in `ranks`. The first `items[i]` batches of run `runs[i]` are left out.
         """
         each, more = divmod(self.steps, self.topology.workers)
         first = runs * each + np.minimum(runs, more)

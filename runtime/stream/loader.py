@@ -101,9 +101,9 @@ class _StreamPass:
         yield from self._dataset.batches(self._start)
 
     def lent(self) -> AbstractContextManager[None]:
-        """Return a context manager that does nothing.
+        """Return a context manager that does nothing, because nothing has to be lent to workers.
 
-        Worker processes read the progress from shared memory when they start the pass.
+        When they start the pass, they read the progress from shared memory.
         """
         return nullcontext()
 
@@ -134,7 +134,7 @@ def stream_loader(
     Each pass serves the epoch whose number is the loader's attribute `epoch`. When a pass yields
     its last batch, `epoch` increases by one, unless another epoch was set during the pass. A pass
     that the caller leaves early is served again. Worker processes stay alive between epochs. Raise
-    `UsageError` if the stream yields single samples or a number is out of range.
+    `UsageError` if `dataset` has no batch size or another argument is invalid.
     """
     if dataset.batch_size is None:
         raise UsageError(

@@ -10,9 +10,10 @@ At the end the slots are emptied in random order. A permutation determines which
 position t. So the content of a slot can be computed by a search for the last position that used the
 slot. A run that resumes in the middle of the epoch starts there at once, and so does a worker.
 
-It shuffles less than `Blocks` does: a sample comes at most `size` positions earlier than in
-`source`, and seldom later by more than a few times `size`. The cost is some 40 ns per position if a
-call has `size` or more positions, and about 20 ns x size x ln(size) for a single position.
+A `ShuffleBuffer` shuffles less than `Blocks` does: a sample comes at most `size` positions earlier
+than in `source`, and seldom later by more than a few times `size`. To compute `size` or more
+positions in one call takes some 40 ns per position. A single position takes about
+20 ns x size x ln(size).
 """
 
 from __future__ import annotations
@@ -110,9 +111,9 @@ class ShuffleBuffer:
         """Return the samples at positions `start` to `stop`, and the samples to hold in memory.
 
         Both arrays are int64. The second contains every sample that is in the buffer at any of
-        these positions. A reader that ends at position `last` does not need samples that leave the
-        buffer after `last`. They are left out of the second array, unless `last` is so far away
-        that computing them would take too long.
+        these positions, except samples that are served at position `last` or later: a reader that
+        ends at `last` does not need them. If `last` is so far away that finding the exceptions
+        would take too long, none are made.
         """
         draws = _draws(self, n, epoch)
         turns = draws.turns(start, max(stop, min(last, start + _HORIZON * draws.size)))
@@ -127,10 +128,10 @@ class ShuffleBuffer:
 
 
 class _Draws:
-    """The samples in the slots of a `ShuffleBuffer`, computed for any point of one epoch.
+    """Contents of the slots of a `ShuffleBuffer`, computed for any position of one epoch.
 
-    **Draw** `t` empties one slot, and its sample is served at position `t` of the epoch. The
-    **turn** of a sample is its index in `source`, the order in which samples enter the buffer.
+    **Draw** `t` takes the sample for position `t` of the epoch out of a slot. The **turn** of a
+    sample is its index in `source`, the order in which samples enter the buffer.
     """
 
     def __init__(self, size: int, n: int, slots: OrderKey, rest: OrderKey) -> None:
@@ -140,14 +141,17 @@ class _Draws:
         self._slots_key, self._rest_key = slots, rest
 
     def slots(self, start: int, stop: int) -> Positions:
-        """Return the slot (int64) that each of the draws `start` to `stop` empties.
+        """Return the slot from which each sample at positions `start` to `stop` is served.
 
-        All slots are used about equally often.
+        The result is int64. All slots are used about equally often.
         """
         return permute(np.arange(start, stop), self._range, self._slots_key) % self.size
 
     def turns(self, start: int, stop: int) -> Positions:
-        """Return the turn (int64) of the sample that each of the draws `start` to `stop` serves."""
+        """Return the turns (int64) of the samples served at positions `start` to `stop`.
+
+        The turn of a sample is its index in `source`.
+        """
         live = self._live_turns(start, min(stop, self.live)) if start < self.live else None
         if stop <= self.live and live is not None:
             return live
@@ -165,7 +169,10 @@ class _Draws:
         return turns
 
     def content(self, draw: int) -> Positions:
-        """Return the turn (int64 [size]) of the sample in each slot just before draw `draw`."""
+        """Return the turn of the sample in each slot, just before position `draw` is served.
+
+        The array is int64 [size]. The turn of a sample is its index in `source`.
+        """
         draw = min(draw, self.live)
         turns, known = np.arange(self.size), np.zeros(self.size, np.bool_)
         stop = draw
@@ -180,7 +187,10 @@ class _Draws:
         return turns
 
     def leaves(self, turn: int) -> int:
-        """Return the index of the draw that serves the sample with this `turn`."""
+        """Return the position at which a sample is served.
+
+        The argument `turn` is the index of the sample in `source`.
+        """
         entered = turn - self.size
         slot = turn if entered < 0 else int(self.slots(entered, entered + 1)[0])
         start = max(0, entered + 1)
@@ -218,9 +228,10 @@ def stream_sizes(sample_bytes: int) -> tuple[int, int]:
     """Return the default `block` (in samples) and `window` (in blocks) of a stream.
 
     The argument `sample_bytes` is the size of a sample. A block has 2 MiB and a window 512 MiB, so
-    a window has at least 256 blocks if a sample has at most 2 MiB. With half as many blocks, some
-    windows would contain nothing of a source that makes up 1 % of the data and is stored in one
-    piece. A worker holds one window in memory and reads it before its first batch.
+    a window has at least 256 blocks if a sample has at most 2 MiB. Suppose that 1 % of the data is
+    stored in one piece, such as all texts of one web site. Every window contains some of it. With
+    windows of 128 blocks, some would contain none of it. A worker holds one window in memory and
+    reads it before its first batch.
 
     >>> stream_sizes(4096), stream_sizes(16 << 20)
     ((512, 256), (1, 32))

@@ -67,10 +67,10 @@ class _HeldRanges:
         self._starts = self._stops = self._offsets = _NOTHING
 
     def lay_out(self, starts: Positions, stops: Positions) -> int:
-        """Assign consecutive memory to the ranges, and return their total number of tokens.
+        """Assign consecutive memory to the token ranges, and return their total number of tokens.
 
-        The ranges must be in ascending order with gaps between them. They replace the ranges of
-        earlier calls.
+        Range `i` goes from token `starts[i]` to `stops[i]`. The ranges must be in ascending order
+        with gaps between them. They replace the ranges of earlier calls.
         """
         self._starts, self._stops = starts, stops
         ends = np.cumsum(stops - starts)
@@ -130,10 +130,10 @@ class _HeldStream(Stream):
             out[to : to + length] = self._data[place : place + length]
 
     def take(self, places: Positions, lengths: Positions) -> list[npt.NDArray[Any]]:
-        """Return copies of the spans at the offsets `places` in memory, grouped by length.
+        """Return copies of token spans that are in memory, grouped by length.
 
-        The argument `lengths` holds the number of tokens of each span. The result has one array for
-        each distinct length, in increasing order, with one span per row.
+        Span `i` has `lengths[i]` tokens and begins at offset `places[i]`, in tokens. The result has
+        one array for each distinct length, in increasing order, with one span per row.
         """
         return [
             self._windows(length)[places[lengths == length]]
@@ -141,16 +141,19 @@ class _HeldStream(Stream):
         ]
 
     def put(self, places: Positions, lengths: Positions, numbers: list[npt.NDArray[Any]]) -> None:
-        """Write the arrays `numbers` to the offsets `places` in memory.
+        """Write token arrays that `take` returned for spans of these `lengths` back to memory.
 
-        The method `take` returned these arrays for spans of the same `lengths`.
+        The new offset of each span, in tokens, is in `places`.
         """
         for rows in numbers:
             length = rows.shape[1]
             self._windows(length)[places[lengths == length]] = rows
 
     def _windows(self, length: int) -> npt.NDArray[Any]:
-        """Return a view [windows, length] of all overlapping windows of tokens in the memory."""
+        """Return a view [windows, length] of the memory.
+
+        Row `i` is the window of `length` tokens that begins at offset `i`; windows overlap.
+        """
         data = self._data
         shape = (len(data) - length + 1, length)
         return np.ndarray(shape, data.dtype, data, 0, data.strides * 2)
@@ -163,7 +166,10 @@ class _HeldStream(Stream):
             self._data = np.empty(tokens, dtype)
 
     def fetch(self, starts: Positions, stops: Positions, places: Positions) -> None:
-        """Read token ranges `starts` to `stops` from the file to offsets `places` in memory."""
+        """Read tokens from the file into memory.
+
+        Tokens `starts[i]` to `stops[i]` are written at offset `places[i]`, in tokens.
+        """
         starts, lengths, places = self._base.cut(starts, stops - starts, places)
         self._base.copy(starts, lengths, self._data, places)
 
@@ -220,8 +226,8 @@ class ChunkReader:
 
         The array `samples` lists the indices of `batch_size` samples (fewer in the last batch). The
         yielded dataset is a copy of the reader's dataset that has the tokens of these samples in
-        memory, so ``dataset.batch(samples)`` reads no files. Call it before the next item is
-        requested.
+        memory, so ``dataset.batch(samples)`` reads no files. Make this call before the generator
+        continues, because the next item may replace the tokens.
         """
         waiting = _NOTHING
         following = chunks(self._order, self._block, positions, self._samples, epoch)

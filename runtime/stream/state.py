@@ -1,8 +1,9 @@
 """Progress in a stream, and its storage in shared memory and in JSON states.
 
-A `StreamProgress` is an epoch and the stages of this epoch that were served: a few numbers, valid
-on every rank. Workers read it from a tensor in shared memory at the start of each pass. That memory
-has no name in the file system, so a killed process leaves nothing behind.
+A `StreamProgress` is an epoch and the stages of this epoch that were served. A stage is a part of
+an epoch that was served with the same ranks, workers and batch size. So the progress is a few
+numbers, valid on every rank. Workers read it from a tensor in shared memory at the start of each
+pass. That memory has no name in the file system, so a killed process leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _MARKED = 256  # workers that warn if they serve an epoch again
 class StreamProgress:
     """Progress in a stream: an epoch, and the stages of this epoch that were served.
 
-    A stage is a part of an epoch that was served on one topology (`runtime/stream/deal.py`). The
+    A stage is a part of an epoch that was served with the same ranks, workers and batch size. The
     last stage is the current stage.
     """
 
@@ -65,9 +66,10 @@ class StreamProgress:
     stages: tuple[Stage, ...] = ()
 
     def deal(self, samples: int, end: StreamEnd) -> Deal:
-        """Return the division of the samples that were left when the last stage began.
+        """Return the division among ranks and workers that holds in the last stage.
 
-        The epoch has `samples` samples. For `end` see `Deal`.
+        It divides the samples that were left when this stage began. The epoch has `samples`
+        samples. For `end` see `Deal`.
         """
         left = left_after(samples, self.stages[:-1], end)
         return Deal(samples=left.total, topology=self.stages[-1].topology, end=end)
