@@ -114,9 +114,9 @@ class DataLoaderBuilder:
         return self._set(shuffle=shuffle)
 
     def with_drop_last(self, drop_last: bool = True) -> DataLoaderBuilder:
-        """Leave out the last samples of an epoch if they do not fill a global batch.
+        """Set whether to leave out the last samples of an epoch if they do not fill a global batch.
 
-        If False, serve them too. See `LoaderConfig.drop_last`, also for the default.
+        If this method is not called, the default of `LoaderConfig.drop_last` applies; see there.
         """
         return self._set(drop_last=drop_last)
 

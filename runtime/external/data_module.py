@@ -264,7 +264,7 @@ class UniversalDataModule:
         return _Splits(*parts, test)
 
     def _with_ids(self, data: Any) -> Any:
-        """Return `data` with texts tokenized if a text task and a tokenizer are set.
+        """Return `data` with tokenized texts if a text task and a tokenizer are set.
 
         Otherwise return `data` itself.
         """
@@ -329,10 +329,11 @@ class UniversalDataModule:
     def _choose_collate(
         self, given: Collate | None, name: str | None, options: dict[str, Any], registry: Any
     ) -> Collate | None:
-        """Return the collate function that is set, or a collator from the registry, or None.
+        """Return the collate function `given`, that of the config, or the collator `name`, or None.
 
         None means that the loader chooses a function for the samples, or that the dataset makes
-        batches itself. Raise `UsageError` for options without effect.
+        batches itself. The task chooses the collator if `name` is None. Raise `UsageError` for
+        options that would have no effect.
         """
         if given is not None or self.config.collate_fn is not None:
             require(name is None and not options, "data_collator",

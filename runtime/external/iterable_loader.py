@@ -87,7 +87,7 @@ class IterableSource:
 
     @property
     def torch_options(self) -> dict[str, Any]:
-        """Return the arguments for torch's `DataLoader` about batching and collation."""
+        """Return the arguments of torch's `DataLoader` that control batching and collation."""
         return {"batch_size": None, "collate_fn": batch_of}
 
     @property
@@ -96,11 +96,11 @@ class IterableSource:
         return self.next.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass serve `epoch`.
+        """Make the next pass serve `epoch`, from its beginning.
 
-        If the pass would already start at a position within `epoch`, for example after loading a
-        state, it still does. Otherwise it starts at the beginning of `epoch`. Warn if this discards
-        a loaded position from which no pass has started yet.
+        If the next pass would start within `epoch`, for example after a state was loaded, it still
+        starts at that position. Warn if a position is discarded that was loaded from a state and
+        from which no pass has started yet.
         """
         epoch = whole_number("epoch", epoch)
         if self._loaded and epoch != self.next.epoch:
@@ -152,8 +152,7 @@ class IterableSource:
     def _sized_as(self, state: object) -> dict[str, Any]:
         """Return the definition of the order, with the size of the shuffle buffer from `state`.
 
-        Return the definition unchanged if the user has set the size, or if `state` contains no
-        size.
+        The definition is unchanged if the user has set the size, or if `state` contains no size.
         """
         stored = state.get("order") if isinstance(state, Mapping) else None
         size = stored.get("buffer") if isinstance(stored, Mapping) else None
@@ -184,8 +183,8 @@ class _IterablePass:
         """Yield each batch with its number of rows and its number of padding rows.
 
         An item of `batches` is None if no row of a step can be used. Such a step advances the
-        position, but nothing is yielded for it. Each batch is yielded after the next batch was
-        read, so that the end of the pass is known in time.
+        position, but nothing is yielded for it. A batch is yielded only after the next batch was
+        read, so that the state is already at the end of the pass when the last batch is yielded.
         """
         source, begin = self._source, self._begin
         served, waiting = begin.position, list[Any]()
@@ -214,9 +213,12 @@ class _IterablePass:
     def _has_next(self, served: int) -> bool:
         """Return whether another pass follows this pass, which had no batch.
 
-        Return True if this pass started within an epoch: the next epoch follows. Raise `InputError`
-        if rows were read but none could be used, or if the stream is infinite. Otherwise warn and
-        return False. The argument `served` is the position at the end of the pass.
+        - The pass started within an epoch: return True, because the next epoch follows.
+        - Rows were read, but none could be used: raise `InputError`.
+        - The stream is infinite: raise `InputError`.
+        - Otherwise warn and return False.
+
+        The argument `served` is the position, in rows, at the end of the pass.
         """
         if self._begin.position:
             return True
@@ -306,7 +308,7 @@ def foreign_stream_loader(
 
 
 class _ChosenByFirst:
-    """Collate function that chooses another collate function by the first sample of each batch."""
+    """Collate function that calls the function that fits the first sample of the batch."""
 
     draws = False
 
@@ -320,12 +322,12 @@ class BatchStream(IterableDataset[Any]):
     """Iterable dataset of the batches that one rank makes from a stream.
 
     The next pass starts at the position in the attribute `begin`. A step yields None if none of its
-    rows can be used, so that later steps keep their positions. In a worker, an error is yielded in
-    place of the batch.
+    rows can be used, so that later steps keep their positions. If an error occurs in a worker
+    process, the iterator yields the error in place of the batch.
 
     The argument `draws` says whether the stream or `collate` uses random numbers. If it is True,
-    their generators are seeded. If it is None, they are seeded unless it is certain that no random
-    numbers are used.
+    the global random generators are seeded for them. If it is None, the generators are seeded
+    unless it is certain that no random numbers are used.
     """
 
     def __init__(
@@ -382,9 +384,9 @@ class BatchStream(IterableDataset[Any]):
     def batches(
         self, mine: int, workers: int, start: Progress | None = None, *, counted: bool = True
     ) -> Iterator[Any]:
-        """Yield every `workers`-th batch of a pass, beginning with the batch of index `mine`.
+        """Yield the batches with the indices `mine`, `mine` + `workers`, ... of a pass.
 
-        The pass starts at `start`, or at the position in the attribute `begin` if it is None. If
+        The pass starts at `start`; None stands for the position in the attribute `begin`. If
         `counted` is False, skipped rows are not added to the counts of the dataset. Raise
         `IncompatibleError` if the stream ends before the starting position.
         """

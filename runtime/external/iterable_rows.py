@@ -1,14 +1,14 @@
-"""Numbered rows of a foreign stream: all rows, the rows of one reader, or rows in shuffled order.
+"""Numbered rows of a foreign stream: all rows, the rows of one reader, or shuffled rows.
 
 A stream is a Hugging Face `IterableDataset`, a torch `IterableDataset`, another object that can be
 iterated over repeatedly, or a function that returns a new iterator each time. It must yield the
 same rows each time, in every rank and worker. If it has a method `set_epoch`, the method is called
 first.
 
-Many streams yield only a part of their rows in a worker process. Here a stream cannot see that it
-runs in a worker process, so it yields all rows. The workers divide them afterwards. If the stream
-uses the global random generators of Python, NumPy or torch, the generators are seeded by (seed,
-epoch): see runtime/external/randomness.py.
+Many streams yield only a part of their rows in a worker process. This module hides from a stream
+that it runs in a worker process, so it yields all rows, and the module divides them among the
+workers. If the stream uses the global random generators of Python, NumPy or torch, the generators
+are seeded by (seed, epoch): see runtime/external/randomness.py.
 """
 
 from __future__ import annotations

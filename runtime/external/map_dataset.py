@@ -164,7 +164,10 @@ class Collated(Dataset[Batch]):
         return cast("Batch", marked(batch, real) if self.marks(real) else batch)
 
     def marks(self, real: npt.NDArray[np.bool_]) -> bool:
-        """Return whether a batch gets a `sample_mask`; `real` is False for filling rows."""
+        """Return whether a batch gets a `sample_mask`.
+
+        The array `real` [rows] is False for rows that only fill the batch.
+        """
         return self.sample_mask and (self.masks_whole or not real.all())
 
     def _unmarked(self, indices: Indices) -> Any:

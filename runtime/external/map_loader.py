@@ -251,7 +251,10 @@ def _first(count: int, skip: list[int]) -> int | None:
 
 
 class _Tensors:
-    """Dataset of tuples of one tensor, from a list of tensors or a `Part` of such a list."""
+    """Map-style dataset of the samples ``(tensor,)``, one for each tensor in `rows`.
+
+    The argument `rows` is a list of tensors, or a `Part` of such a list.
+    """
 
     draws = False
 
@@ -277,7 +280,7 @@ def _samples(
     identity: str | None,
     skip: list[int],
 ) -> tuple[SampleDataset, bool]:
-    """Return a dataset that makes batches of `dataset`, and whether reading samples is cheap.
+    """Return a dataset that collates samples of `dataset`, and whether reading samples is cheap.
 
     Reading is cheap if no user code runs. If `dataset` makes batches itself, it is returned; raise
     `UsageError` if a collate function is also given.
@@ -361,7 +364,10 @@ def _order(
 
 
 def _described(sampler: Any) -> dict[str, Any] | str:
-    """Return the definition of an order of dataprep, or the type name of any other sampler."""
+    """Return the `definition` of a dataprep order with its type, as part of a loader's state.
+
+    For any other sampler, return the name of its type.
+    """
     mixture = phased(sampler)
     if mixture is not None:  # weights and sources are in the definition of its phases
         return {"kind": "mixture", "seed": mixture.seed}

@@ -36,18 +36,22 @@ class Engine(Protocol):
     """
 
     def process(self, example: Any, /) -> Mapping[str, Any]:
-        """Return the fields by name: lists, arrays, tensors, numbers or texts."""
+        """Return a dict from field names to lists, arrays, tensors, numbers or texts."""
         ...
 
     def describe(self) -> Mapping[str, Any]:
-        """Return JSON values that differ between engines with different results."""
+        """Return JSON values that identify the engine.
+
+        Engines that make different fields from an example must return different values.
+        """
         ...
 
 
 class PreprocessError(SampleError):
     """Error for an example that cannot be processed.
 
-    The attribute `stage` is an item of `STAGES`, or ``"read"``.
+    The attribute `stage` names the stage that failed, one of `STAGES`, or is ``"read"`` if the
+    example could not be read.
     """
 
     def __init__(self, problem: str, *, stage: str = "", **parts: Any) -> None:

@@ -62,10 +62,10 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         infinite: continue with the next epoch after the last row.
         rank, world_size: rank and number of the processes that divide the rows. Ignored by loaders
             of this package, which have arguments for them.
-        by_shards: each rank and worker reads only its own shards when it iterates over this dataset
-            directly. Each then has its own buffer, and the order depends on the number of ranks and
-            workers. Not for streams that were cut by `take` or `skip`, because each shard would be
-            cut.
+        by_shards: each rank and worker reads only its own shards, through its own buffer, if this
+            dataset is iterated over directly. The order then depends on the number of ranks and
+            workers. Do not use it for streams that were cut by `take` or `skip`: the cut would
+            apply to each shard.
         draws: True if the stream, the transform or the engine uses random numbers. The random
             numbers of transform and engine are then seeded for each row, and those of the stream
             for each epoch.
@@ -74,7 +74,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
     workers. Loaders of this package advance the epoch.
 
     Raises `PreprocessError` with the row, the stage and the cause if a row cannot be processed, and
-    `UsageError` for random numbers without `draws`.
+    `UsageError` if random numbers are used without `draws`.
 
     >>> data = StreamingPreprocessedDataset(lambda: ({"n": n} for n in range(3)), buffer_size=0)
     >>> list(data)
@@ -200,10 +200,10 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         """Return the sample made from the raw `row`, or `SKIPPED` if it cannot be processed.
 
         If the dataset was made with `skip_errors=False`, raise `PreprocessError` in place of
-        returning `SKIPPED`. Random numbers depend on `seed`, or on the seed of the dataset if
-        `seed` is None. If `counted` is False, a skipped row is not counted. The text `place`
-        follows the row number in errors. Raise `UsageError` for random numbers in a dataset that
-        was made without `draws`.
+        returning `SKIPPED`. Errors name the row by `number`, followed by the text `place`. Random
+        numbers depend on `seed`; None stands for the seed of the dataset. If `counted` is False, a
+        skipped row is not counted. Raise `UsageError` if random numbers are used although the
+        dataset was made without `draws`.
         """
         try:
             if self.draws:

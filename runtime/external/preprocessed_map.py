@@ -41,8 +41,9 @@ class PreprocessedDataset(Dataset[Any]):
         prompt_engine: an `Engine`, such as `TokenizeEngine`. None: examples already have the fields
             of the model.
         column_mapping: {name in the data: name for the engine}.
-        cache_enabled: cache preprocessed samples; None: True unless `draws`. Each worker process
-            has its own cache, so it saves most with `num_workers=0`, where a thread makes batches.
+        cache_enabled: whether to cache preprocessed samples; None: True unless `draws` is True.
+            Each worker process has its own cache. A cache therefore saves most with
+            `num_workers=0`, where a thread of this process makes the batches.
         transform: a function of the renamed example, called before the engine.
         cache_bytes: the largest size of the cache; the least recently used samples are removed.
         draws: True if data, transform or engine use random numbers, as augmentations do. Loaders of
@@ -286,7 +287,10 @@ class SampleCache:
 
 
 def copied(value: Any, other: Callable[[Any], Any] = copy.deepcopy) -> Any:
-    """Return a deep copy of `value`. Objects of unknown types are copied by calling `other`."""
+    """Return a deep copy of `value`.
+
+    The function `other` copies objects that are not numbers, texts, arrays or containers.
+    """
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, torch.Tensor):

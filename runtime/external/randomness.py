@@ -162,7 +162,7 @@ class DrawsWatch:
     def look(self) -> Iterator[None]:
         """Raise `UsageError` if the code inside the context uses random numbers.
 
-        Only the first context is checked, and only in the main thread.
+        Nothing is checked outside of the main thread, or after a first context that used none.
         """
         if self._done or threading.current_thread() is not threading.main_thread():
             yield  # in other threads the trainer may draw meanwhile
@@ -191,12 +191,12 @@ def seeded_rows(
 ) -> Iterator[Any]:
     """Yield the rows of the iterator that `begin` returns, in the same order for the same `seed`.
 
-    Every rank and worker reads the whole stream. If the global generators shuffle it, each rank and
-    worker would read a different order, and rows would be lost. So the generators are seeded first.
-    If the stream uses random numbers before or during its first row, it gets separate generators
-    until it ends. They cost 40 us per row. Raise `UsageError` if it uses random numbers although
-    `draws` is False. Outside of the main thread nothing is seeded, because the trainer may be using
-    the generators.
+    Every rank and worker reads the whole stream. If a stream shuffled its rows by the global
+    generators, each rank and worker would read a different order, and rows would be lost. So the
+    generators are seeded first. A stream that uses random numbers before or during its first row
+    gets separate generators until it ends, which cost 40 us per row. Raise `UsageError` if such a
+    stream is read although `draws` is False. Outside of the main thread nothing is seeded, because
+    the trainer may be using the generators.
 
     >>> def shuffled():
     ...     yield from random.sample(range(9), 9)

@@ -1,4 +1,4 @@
-"""Samples of a task, from the data of a data module: texts or rows of built datasets.
+"""Functions that prepare the data of a data module for a task: texts, or rows of built datasets.
 
 Texts are samples that are strings, or dicts with a field `text` and no ids. They are tokenized with
 the tokenizer of the data module. Datasets built by dataprep must fit the task: labels are unshifted
@@ -77,9 +77,9 @@ def labels_for(split: Split) -> Labels:
 def require_task(samples: Any, task: Any, *, labels_given: bool) -> None:
     """Raise `UsageError` if `samples` come from a dataprep dataset that does not fit `task`.
 
-    Datasets of other packages are not checked. Shifted labels are an error if `labels_given` is
-    False, which means that the user did not set the option ``"labels"``. For masked_lm, they are
-    always an error.
+    Datasets of other packages are not checked. For masked_lm, shifted labels are always an error.
+    For other tasks, they are an error if `labels_given` is False, that is, if the user did not set
+    the option ``"labels"``.
     """
     found = _content(samples)
     if found is None:
@@ -169,7 +169,7 @@ def _is_shifted(part: Any) -> bool:
 
 
 def _parts(samples: Any) -> list[Any]:
-    """Return a list of the datasets of a mixture, or of `samples` itself if it is no mixture."""
+    """Return the datasets of a mixture, or ``[samples]`` if `samples` is no mixture."""
     return list(samples.sources.values()) if isinstance(samples, MixtureDataset) else [samples]
 
 

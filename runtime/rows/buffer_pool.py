@@ -32,8 +32,8 @@ _SIZES = 8  # sizes that are remembered: batches of one run have one shape, and 
 class Buffers:
     """Pool of arrays whose memory is used again. Thread-safe.
 
-    Memory returns to the pool when no array uses it any more. The pool holds at most eight free
-    buffers of each of the last eight sizes.
+    Memory returns to the pool when no array uses it any more. The pool has free buffers of up to
+    eight sizes, at most eight of each size.
 
     >>> buffers = Buffers()
     >>> first = buffers.empty((256, 512))
@@ -85,11 +85,12 @@ class Buffers:
 
 
 class _Memory(np.ndarray[Any, Any]):
-    """Memory of a buffer. Its type ensures that an array of the pool lives as long as its views.
+    """Array that owns the memory of a buffer, for `Buffers`.
 
-    A view keeps an array alive through the attribute `base`. If an array and its base have the same
-    type, numpy sets the base of a view to the base of the array. The view would then keep only the
-    memory alive, and the memory could be reused while the view exists.
+    An array of the pool must live as long as its views, which keep it alive through their attribute
+    `base`. If that array and its own base had the same type, numpy would set the base of a view to
+    this memory, and skip the array. The array could then be freed, and its memory reused, while the
+    view still exists. This class is a different type, so numpy keeps the array as the base.
     """
 
     __slots__ = ()

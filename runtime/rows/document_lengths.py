@@ -1,10 +1,9 @@
-"""Queries about the document lengths of a split.
+"""Functions that find the documents that are long enough, or check that none is too long for a row.
 
-They find the documents that are long enough, and check whether all documents fit into a row. A
-stored plan lists only the documents that are too short. The document of a sample is found by binary
-search in this list. Nothing is read if the manifest shows that no document is too short, or that
-the build enforced a limit. Otherwise the lengths of all documents are read once, 8 bytes each, and
-the result is stored (runtime/rows/plan_cache.py).
+To find the document of a sample, a binary search goes through the list of documents that are too
+short; a plan stores only this list. Nothing is read if the manifest shows that no document is too
+short, or that the build enforced a limit. Otherwise the lengths of all documents are read once, 8
+bytes each, and the result is stored (runtime/rows/plan_cache.py).
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ def kept_documents(
 
 
 def _fewest_tokens(split: Split) -> int:
-    """Return the least number of tokens that a document can have according to the manifest."""
+    """Return a lower bound of the number of tokens in a document, known from the manifest."""
     tokenizer = split.dataset.manifest.tokenizer
     return tokenizer.add_bos + tokenizer.add_eos + (split.entry.zero_token_documents == 0)
 
@@ -129,7 +128,10 @@ def longest_document(split: Split, plan_dir: str | Path | None = None) -> tuple[
 
 
 def require_fit(split: Split, max_length: int, plan_dir: str | Path | None = None) -> None:
-    """Raise an `InputError` that names the longest document if it exceeds `max_length` tokens."""
+    """Raise an `InputError` if a document has more than `max_length` tokens.
+
+    The error names the longest document.
+    """
     chat = split.dataset.chat
     if chat is not None and chat.max_tokens is not None and chat.max_tokens <= max_length:
         return

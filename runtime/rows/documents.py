@@ -1,10 +1,10 @@
-"""Documents as rows, one document in a row, padded to the longest of the batch.
+"""Rows of one document each, padded to the longest document of the batch.
 
 Such rows are for fine-tuning and scoring. Documents are numbered as they are stored. Documents with
 fewer than `min_tokens` tokens are left out, because a row without a token breaks a loss (its mean
 is 0 / 0) and attention (its softmax has no entries). If the manifest shows that there are no such
-documents, opening reads nothing. Otherwise it reads a list of them, which is made once and stored
-in the cache of plans (runtime/rows/plan_cache.py).
+documents, nothing is read when the dataset is opened. Otherwise the list of these documents is
+read. It is made once, and stored in the cache of plans (runtime/rows/plan_cache.py).
 
 A batch costs one copy of each document and one conversion of the padded rows to int64. Use packed
 rows (runtime/rows/packed.py) if padding would be most of a batch.
@@ -46,10 +46,11 @@ class DocumentDataset(BatchDataset):
     are -100 in padding, and wherever the loss mask of the dataset says not to train.
 
     Arguments:
-        max_length: the largest number of tokens of a document in a row; None: any number.
+        max_length: the largest number of tokens in a row; None: any number.
         truncate: the end at which longer documents are cut, ``"right"`` or ``"left"``. With
             ``"error"``, a batch with a longer document raises `InputError`.
-        pad_to: ``"longest"`` document of the batch, or ``"max_length"`` for one shape always.
+        pad_to: with ``"longest"``, L is the length of the longest row in the batch. With
+            ``"max_length"``, all batches have the same L.
         multiple: L is a multiple of this; 8 or 64 suit tensor cores.
         padding_side: the side that is filled with `pad_id`; ``"left"`` for generation.
         position_ids: adds int64 `position_ids` [rows, L], from 0 at the first token; 0 in padding.
@@ -164,7 +165,7 @@ class DocumentDataset(BatchDataset):
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
         """Return two arrays: where each of `samples` starts and stops in the split's stream.
 
-        Samples that are `PADDING` have no entry. Raise the errors of `batch`.
+        Samples that are `PADDING` have no entry. Raise the same errors as `batch`.
         """
         starts, lengths = self._read(samples[samples != PADDING])
         return starts, starts + lengths

@@ -1,7 +1,7 @@
-"""Copying of pieces of a split, of different lengths, into one buffer or into padded rows.
+"""Functions that copy pieces of a split, of different lengths, into one buffer or into padded rows.
 
-Pieces are copied one after the other. Each takes about 0.4 microseconds and a memory copy. To copy
-all pieces at once with an index of every token would be faster only for pieces below 16 tokens
+Pieces are copied one after the other. Each copy has a fixed cost of about 0.4 microseconds. One
+NumPy operation that takes every token by its index is faster only for pieces below 16 tokens
 (measured on batches of 65,536 uint16 tokens). Datasets of documents and of preferences use the
 padded rows.
 """
@@ -74,9 +74,9 @@ _Flags = npt.NDArray[np.bool_]
 class PaddedRows(NamedTuple):
     """Rows padded to one width, and the pieces of `split` that they contain.
 
-    Row k has `lengths[k]` tokens of the stream from `starts[k]` on, which begin in column
-    `first[k]`. The array `ids` [n, width] has the type of the split, and `real` [n, width] is False
-    in padding.
+    Row k holds the `lengths[k]` tokens of the stream that begin at position `starts[k]`. Its first
+    token is in column `first[k]`. The array `ids` [n, width] has the type of the split, and `real`
+    [n, width] is False in padding.
     """
 
     split: Split

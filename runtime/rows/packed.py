@@ -53,13 +53,13 @@ class PackedDataset(BatchDataset):
 
     Arguments:
         seq_len: number of tokens in a row.
-        algorithm: ``"first-fit"`` or ``"best-fit"`` decreasing.
+        algorithm: ``"first-fit"`` (first fit decreasing) or ``"best-fit"`` (best fit decreasing).
         overlong: what happens to documents over `seq_len`; see `PackingOptions`.
-        position_ids: adds int64 `position_ids` [seq_len], from 0 in every document.
+        position_ids: adds int64 `position_ids` [seq_len], which count from 0 in every document.
         doc_ids: adds int64 `doc_ids` [seq_len], the document's index in the split, -1 in padding.
-        cu_seqlens: adds int32 `cu_seqlens` and int64 `max_seqlen`; see `SegmentFields`. With True,
-            the size of `cu_seqlens` suffices for the row with the most segments; a number that is
-            too small for that row is a `UsageError` (E_SEGMENTS).
+        cu_seqlens: adds int32 `cu_seqlens` and int64 `max_seqlen`; see `SegmentFields`. True: the
+            greatest number of segments in a row is found automatically. If a row has more segments
+            than a given number, a `UsageError` (E_SEGMENTS) is raised.
         pad_id: the id in padding. None: the tokenizer's pad, else its eos, else 0.
         plan_dir: the folder of plans; see `stored_plan`.
         sample_mask: adds bool `sample_mask`, False where the index is `PADDING`. A row with False
@@ -156,8 +156,8 @@ class PackedDataset(BatchDataset):
     def batch(self, indices: Indices) -> Batch:
         """Return the rows at `indices`: tensors [len(indices), seq_len] that share no memory.
 
-        Raise `IndexError` for an index outside 0 .. len - 1, `IntegrityError` if the plan was
-        changed on disk, and the errors of `SegmentFields.tensors`.
+        Raise `IndexError` for an index outside 0 .. len - 1, and `IntegrityError` if the plan was
+        changed on disk. Also raise the errors of `SegmentFields.tensors`.
         """
         samples = sample_numbers(indices, len(self))
         segments, starts, lengths = self._pieces(samples)
@@ -264,9 +264,9 @@ class PackedDataset(BatchDataset):
         )  # fmt: skip
 
     def _beside(self, columns: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the part of `columns` [rows, seq_len + 1] that belongs to the labels.
+        """Return `columns` [rows, seq_len + 1] without the column that has no label.
 
-        If labels are shifted, this is all but the first column, otherwise all but the last.
+        If labels are shifted, this is the first column, otherwise the last.
         """
         return columns[:, 1:] if self.labels == "shifted" else columns[:, :-1]
 

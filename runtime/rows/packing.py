@@ -81,7 +81,7 @@ class PackingOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackingReport:
-    """Counts of the documents and tokens in a plan, and of those that the plan leaves out.
+    """Number of documents and tokens in the rows of a plan, and of documents and tokens left out.
 
     The field `documents` counts all documents: those in rows, the `empty_documents` (without
     tokens) and the `dropped_documents`.
@@ -345,9 +345,9 @@ def _first_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
 
 
 def _best_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
-    """Yield the same as `_first_fit`, but by best fit.
+    """Yield rows and numbers of pieces in the form of `_first_fit`, but chosen by best fit.
 
-    Open rows are sorted by (free space, row number), combined into one integer for each row.
+    Open rows are kept sorted by (free space, row number), as one integer for each row.
     """
     keys, opened = _none(), 0
     for size, count in zip(sizes, counts, strict=True):

@@ -1,16 +1,16 @@
 """Cache of plans: arrays that are computed from a dataset once and stored in a file.
 
 The definition of a plan is a dict of JSON values that determine the plan. The file of a plan is
-named after the SHA-256 of its definition. It holds the arrays, the CRC-32 of each 64 KiB of them, a
-JSON object (the definition, a report of counts, and the type and length of each array), and the
-SHA-256 of CRCs and JSON. The content follows from the dataset and the definition. The file may
-therefore be deleted at any time, and is made again when it is needed.
+named after the SHA-256 of its definition. The file holds the arrays, the CRC-32 of each block of 64
+KiB of the arrays, a JSON object (the definition, a report of counts, and the type and length of
+each array), and the SHA-256 of CRCs and JSON. The dataset and the definition determine the content,
+so the file may be deleted at any time. It is made again when it is needed.
 
-A plan appears complete or not at all, and if several processes make a plan at once, one of them
+A plan appears complete or not at all. If several processes make a plan at once, one of them
 publishes it. A file that does not match its definition, its digest or its size is replaced. Every
-number is compared with its CRC before it is used. A plan of up to 16 MiB is read and compared when
-it is opened, and made again if it differs. In a larger plan, each block is compared when it is
-first used. If a block differs, the file is removed and an `IntegrityError` is raised.
+block is compared with its CRC before its numbers are used. A plan of up to 16 MiB is read and
+compared when it is opened, and made again if it differs. In a larger plan, each block is compared
+when it is first used. If a block differs, the file is removed and an `IntegrityError` is raised.
 """
 
 from __future__ import annotations
@@ -93,14 +93,19 @@ def stored_plan(
     *,
     io: ReadBy = "mmap",
 ) -> StoredPlan:
-    """Return the plan with this `definition`, made by `make` and stored if it does not exist yet.
+    """Return the plan with this `definition`. If it is not stored yet, make and store it.
 
-    The function `make(emit)` passes the values of the arrays to `emit`, in order, and returns the
-    report. The mapping `dtypes` holds the type of each array by name, such as ``{"rows": "<i8"}``.
-    The folder `plan_dir` holds the plans; None stands for `default_plan_dir`. If the default folder
-    cannot be written to, warn and make the plan in memory. If a given `plan_dir` cannot be written
-    to, raise `StorageError`. If `io` is ``"pread"``, or the folder is on a network file system or
-    FUSE, files are read and not mapped.
+    Arguments:
+        definition: JSON values that determine the plan.
+        dtypes: the type of each array by name, such as ``{"rows": "<i8"}``.
+        make: a function that computes the plan. ``make(emit)`` passes the values of the arrays to
+            `emit`, in order, and returns the report.
+        plan_dir: the folder of plans. None: `default_plan_dir`. If the default folder cannot be
+            written to, warn and make the plan in memory.
+        io: with ``"pread"``, the file is read and not mapped. A file in a network file system or
+            FUSE is never mapped.
+
+    Raise `StorageError` if a `plan_dir` is given and cannot be written to.
     """
     try:
         folder = default_plan_dir() if plan_dir is None else local_path(plan_dir).absolute()
@@ -260,11 +265,12 @@ class _PlanArray(FileArray):
         return found
 
     def searchsorted(self, keys: npt.ArrayLike, side: str = "left") -> Ints:
-        """Return the same as `numpy.searchsorted`. The array must be in ascending order.
+        """Return the result of `numpy.searchsorted` for an array in ascending order.
 
-        The search reads mapped numbers that have not been compared with their CRCs. The two numbers
-        around each position are then compared. If they do not enclose the key, all blocks are
-        compared. Raise `IntegrityError` if a compared block is damaged.
+        A mapped array is searched before its blocks are compared with their CRCs. The two numbers
+        beside each result are then read again, which compares their blocks. If a key is not between
+        these two numbers, all blocks are compared. Raise `IntegrityError` if a block differs from
+        its CRC.
         """
         if self._mapped is None:
             return super().searchsorted(keys, side)
@@ -276,9 +282,9 @@ class _PlanArray(FileArray):
     def _enclose(self, places: Ints, keys: npt.ArrayLike, side: str) -> bool:
         """Return whether each of `places` is a correct `searchsorted` result for its key.
 
-        For ``"left"``, this means ``array[place - 1] < key <= array[place]``. For ``"right"``, it
-        means ``array[place - 1] <= key < array[place]``. A missing neighbour at either end is
-        ignored.
+        If `side` is ``"left"``, this means ``array[place - 1] < key <= array[place]``. If `side` is
+        ``"right"``, it means ``array[place - 1] <= key < array[place]``. At either end of the
+        array, a comparison with an element that does not exist counts as true.
         """
         wanted, last = np.asarray(keys).reshape(-1), len(self) - 1
         before, after = self.take(np.maximum(places - 1, 0)), self.take(np.minimum(places, last))
@@ -338,8 +344,8 @@ def _create(
 ) -> None:
     """Make the plan in a temporary file beside `path`, then publish it as `path`.
 
-    With `damaged`, an existing file is replaced. Otherwise, if another process has published the
-    plan first, its file stays.
+    If `damaged` is True, an existing file is replaced. If it is False and another process has
+    published the plan first, the file of that process stays.
     """
     create_directory(path.parent, parents=True, exist_ok=True)
     _remove_abandoned(path.parent)

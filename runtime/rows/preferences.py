@@ -1,12 +1,12 @@
 """Preferences as batches: pairs (DPO), single judgements (KTO), groups of answers (GRPO).
 
-A sample is a record with all its documents. A batch equals the batch that
-`dataprep.runtime.collate.preference` makes of the same records as lists. But it is made from the
-stored arrays, without a Python object for each token, by one copy of each document. For groups, the
-loss masks are also read. This takes half the time of the collators.
+A sample is a record with all its documents. `dataprep.runtime.collate.preference` makes the same
+batches from records that are Python lists. Here they are made from the stored arrays, by one copy
+of each document and without a Python object for each token. For groups, the loss masks are also
+read. This takes half the time of those collators.
 
-Opening reads nothing, unless documents over `max_length` are an error and the build did not enforce
-that limit. Then the lengths of all documents are read once.
+Opening a split reads nothing, except if documents over `max_length` are an error and the build did
+not enforce that limit. Then the lengths of all documents are read once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ Overlong = Literal["error", "truncate-left"]
 class PreferenceDataset(BatchDataset):
     """Map-style dataset of the records of one split of preferences.
 
-    A batch is a dict of tensors, int64 unless another type is named:
+    A batch is a dict of tensors, int64 unless another type is named. Its fields depend on the form
+    of the records:
 
     - **pairs**: `chosen_input_ids`, `chosen_attention_mask` and `chosen_labels` [rows, width],
       conversations of prompt and answer, and the same three fields with `rejected_`.
@@ -50,10 +51,9 @@ class PreferenceDataset(BatchDataset):
       answers in a row. If a row has fewer, the missing answers are all padding, with score 0.
 
     Labels are as in `DocumentDataset`: ``"shifted"`` or ``"unshifted"``, and -100 wherever the loss
-    mask says not to train. Only answers are trained on. Groups have the loss mask in place of
-    labels, because the first token of an answer would have no label. The prompt of a group consists
-    of the first tokens of its conversations, as far as they are equal and not trained on. A prompt
-    followed by an answer has exactly the tokens of the conversation.
+    mask says not to train. Only answers are trained on. Groups have `responses_loss_mask` in place
+    of labels. The prompt of a group is the longest common beginning of its conversations without a
+    token to train on, and the rest of each conversation is an answer.
 
     Arguments:
         max_length: the largest number of tokens of a conversation, prompt and answer together;
@@ -66,7 +66,8 @@ class PreferenceDataset(BatchDataset):
         equal_widths: for pairs, both sides get the width of the wider side, for a loss that joins
             them.
         pad_id: the id in padding. None: the tokenizer's pad, else its eos, else 0.
-        plan_dir: the folder in which the longest length is stored; see `stored_plan`.
+        plan_dir: the folder in which the length of the longest document is stored; see
+            `stored_plan`.
         sample_mask: adds bool `sample_mask` [rows], False where the index is `PADDING`. A row with
             False is all padding.
 
@@ -176,8 +177,8 @@ class PreferenceDataset(BatchDataset):
     def _rows(self, taken: _Documents, rows: int, prefix: str = "", least: int = 1) -> Batch:
         """Return the ids, attention mask and labels of `rows` rows with at most one document each.
 
-        The rows have at least `least` columns. The argument `prefix` begins the names of the
-        tensors. Rows without a document are padding.
+        The rows have at least `least` columns. The names of the tensors begin with `prefix`. Rows
+        without a document are padding.
         """
         starts, lengths = np.zeros((2, rows), np.int64)
         starts[taken.row], lengths[taken.row] = taken.starts, taken.lengths
@@ -249,7 +250,7 @@ class PreferenceDataset(BatchDataset):
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
         """Return two arrays: where the documents of `samples` start and stop in the split's stream.
 
-        Samples that are `PADDING` have no documents. Raise the errors of `batch`.
+        Samples that are `PADDING` have no documents. Raise the same errors as `batch`.
         """
         taken, _ = self._read(samples[samples != PADDING])
         return taken.starts, taken.starts + taken.lengths

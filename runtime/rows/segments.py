@@ -142,7 +142,12 @@ class Segments:
         return self._widened(values, out)
 
     def _counted(self, begin: Ints, length: Ints, out: Ints | None) -> Ints:
-        """Return position ids of rows without padding. They count up, from 0 at each `begin`."""
+        """Return position ids of rows without padding.
+
+        A segment of `length[k]` tokens begins at token `begin[k]` of the flattened batch, and its
+        position ids are 0, 1, 2, ... Segments that begin in column 0 may be left out. If `out` is
+        given, fill and return it.
+        """
         out = np.empty((self.rows, self.seq_len), np.int64) if out is None else out
         numbers = _numbers(self.seq_len)
         np.copyto(out, numbers)
@@ -169,13 +174,13 @@ class Segments:
     def cu_seqlens(
         self, capacity: int, out: npt.NDArray[np.int32] | None = None
     ) -> npt.NDArray[np.int32]:
-        """Return the cumulative lengths of the runs of the batch, from 0 on: int32 [capacity + 1].
+        """Return the cumulative lengths of the runs of the batch: int32 [capacity + 1].
 
-        A **run** is a segment or a gap of padding. The entries after the last run repeat the number
-        of tokens. They stand for empty runs, which attention kernels skip. A `capacity` of
-        rows x seq_len is always enough. If `out` (an array of this type and shape) is given, fill
-        and return it. Raise `UsageError` if there are more runs than `capacity`, or more tokens
-        than int32 can count.
+        A **run** is a segment or a gap of padding. The first entry is 0. The entries after the last
+        run repeat the number of tokens, so they stand for empty runs, which attention kernels skip.
+        A `capacity` of rows x seq_len is always enough. If `out` (an array of this type and shape)
+        is given, fill and return it. Raise `UsageError` if there are more runs than `capacity`, or
+        more tokens than int32 can count.
         """
         begin = self._runs.begin
         total = self.rows * self.seq_len
@@ -197,9 +202,9 @@ class Segments:
         return out
 
     def max_seqlen(self) -> Ints:
-        """Return the length of the longest run (a segment or a gap of padding), as int64 [].
+        """Return the length in tokens of the longest run (a segment or a gap of padding).
 
-        The length is 0 if there are no rows.
+        The result is a zero-dimensional int64 array. It is 0 if there are no rows.
         """
         return np.array(self._runs.length.max(initial=0))
 
@@ -265,13 +270,13 @@ Empty = Callable[[tuple[int, ...], npt.DTypeLike], npt.NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentFields:
-    """Choice of the tensors for attention in a batch of [rows, seq_len].
+    """Options for the tensors that attention kernels need, in a batch of [rows, seq_len].
 
     - `position_ids`: int64 [rows, seq_len], from 0 in each segment; 0 in padding.
     - `doc_ids`: int64 [rows, seq_len], the document's index in its split; -1 in padding.
     - `cu_seqlens`: int32 [rows x n + 1], the cumulative lengths of the segments and gaps of padding
-      (see `Segments.cu_seqlens`). The value of this option is n, the greatest number of segments in
-      a row, where a gap counts as a segment. True stands for seq_len, which is always enough. The
+      (see `Segments.cu_seqlens`). The value of this option is n, the most segments that a row may
+      have; a gap counts as a segment. True stands for n = seq_len, which is always enough. The
       option also adds `max_seqlen`: int64 [], the length of the longest segment or gap.
 
         >>> begin, length, document = np.array([0]), np.array([3]), np.array([7])
@@ -294,7 +299,7 @@ class SegmentFields:
         return self.position_ids or self.doc_ids or self.cu_seqlens is not False
 
     def tensors(self, segments: Segments, empty: Empty | None = None) -> dict[str, torch.Tensor]:
-        """Return the chosen tensors, which share no memory.
+        """Return a dict of the tensors that the options select; they share no memory.
 
         The function `empty(shape, dtype)` allocates the arrays. By default this is `numpy.empty`; a
         function that reuses memory takes half the time. Raise `UsageError` for a row with more
@@ -338,7 +343,10 @@ def segments_a_row(value: Any) -> bool | int:
 
 
 def too_many_segments(row: str, segments: int, room: int) -> UsageError:
-    """Return the error for `row`, which has more than the `room` segments that are allowed."""
+    """Return the error for a row with `segments` segments, where only `room` are allowed.
+
+    The text `row` names the row.
+    """
     return UsageError(
         f"{row} holds {segments:,} segments, more than {room:,}",
         where="cu_seqlens", code="E_SEGMENTS",

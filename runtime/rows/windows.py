@@ -1,9 +1,9 @@
 """Token windows: fixed-length pieces of a split's stream, as int64 tensors.
 
-Window `i` starts at position `i * stride` of the split, for any number of shards. A batch is
-gathered in the stored type of the ids (2 or 4 bytes) and then converted to int64. Therefore a batch
-of 32 x 2,048 takes about as long as copying it twice. The dataset has no state for an epoch: worker
-processes need only the indices that they receive.
+Window `i` starts at token `i * stride` of the split; a window may cross the end of a shard. The ids
+of a batch are copied in their stored type (2 or 4 bytes) and then converted to int64. Therefore a
+batch of 32 x 2,048 takes about as long as copying it twice. The dataset has no state for an epoch:
+worker processes need only the indices that they receive.
 """
 
 from __future__ import annotations
@@ -37,22 +37,20 @@ class WindowDataset(BatchDataset):
     """Map-style dataset of the windows of one split.
 
     Each sample is a dict of int64 tensors: `input_ids` [seq_len], and `labels` [seq_len] unless
-    `labels` is None. ``"shifted"`` labels are the inputs moved by one token: label `j` is the token
-    after input `j`. A window then reads `seq_len` + 1 tokens, and the last label of a window is the
-    first input of the next. ``"unshifted"`` labels equal the inputs, for models that shift labels
-    themselves. Where the dataset has a loss mask, the labels of tokens not to train on are
-    `IGNORED_LABEL`.
+    `labels` is None. With ``"shifted"`` labels, label `j` is the token after input `j`. A window
+    then reads `seq_len` + 1 tokens, and its last label is the token after the window.
+    ``"unshifted"`` labels equal the inputs, for models that shift labels themselves. If the dataset
+    has a loss mask, the labels of tokens not to train on are `IGNORED_LABEL`.
 
     The option `stride` is the distance in tokens between the starts of two windows. It defaults to
     `seq_len`. Tokens after the last complete window are not used. The options `position_ids`,
     `doc_ids` and `cu_seqlens` add the tensors of `SegmentFields`, made from the stored offsets. A
-    batch takes twice as long with one of these options, and 2.5 or 3 times as long with two or
-    three.
+    batch takes twice as long with one of these options, 2.5 times with two, and 3 times with three.
 
     With `sample_mask`, batches also say which rows are real samples (see `batch`).
 
-    Raises `InputError` if the split does not fill one window. A pickle holds a path and a few
-    numbers.
+    Raises `InputError` if the split has fewer tokens than one window. A pickle holds a path and a
+    few numbers.
 
         >>> windows = WindowDataset(dataset.split("train"), seq_len=1024)   # doctest: +SKIP
         >>> windows[0]["input_ids"].shape                                   # doctest: +SKIP
@@ -98,9 +96,9 @@ class WindowDataset(BatchDataset):
 
     @property
     def unread_tokens(self) -> int:
-        """Number of tokens that are in no window because `stride` leaves gaps between windows.
+        """Number of tokens that no window contains, because `stride` leaves gaps between windows.
 
-        The number is 0 if windows without gaps would not be more.
+        The number is 0 if windows without gaps would not be more numerous.
         """
         if self.stride <= self._span:
             return 0
