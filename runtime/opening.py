@@ -48,11 +48,7 @@ def open_tokens(place: Any, io: Literal["mmap", "pread"] | None) -> Dataset:
         )
     if not isinstance(place, Dataset):
         return open_dataset(place, io=io)
-    if io is not None and io != place.io:
-        raise UsageError(
-            f"the dataset was opened with io={place.io!r}", where="io",
-            remedy=f"Open it with io={io!r}, or give its path.",
-        )  # fmt: skip
+    _check_io(place, io)
     return place
 
 
@@ -65,11 +61,7 @@ def open_data(
     `UsageError` for any other value, and for an open dataset that was opened with a different `io`.
     """
     if isinstance(place, ArrayData | PairData):
-        if io is not None and io != place.io:
-            raise UsageError(
-                f"the dataset was opened with io={place.io!r}", where="io",
-                remedy=f"Open it with io={io!r}, or give its path.",
-            )  # fmt: skip
+        _check_io(place, io)
         return place
     named = naming_dataset(place) if isinstance(place, str | Path) else nullcontext()
     with named:
@@ -79,3 +71,12 @@ def open_data(
             if error.code != "E_KIND":
                 raise
         return open_arrays(str(place), io=io)
+
+
+def _check_io(dataset: Dataset | ArrayData | PairData, io: str | None) -> None:
+    """Raise `UsageError` if `io` is given and the open `dataset` was opened with a different one."""
+    if io is not None and io != dataset.io:
+        raise UsageError(
+            f"the dataset was opened with io={dataset.io!r}", where="io",
+            remedy=f"Open it with io={io!r}, or give its path.",
+        )  # fmt: skip

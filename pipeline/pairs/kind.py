@@ -202,7 +202,7 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
 
     def estimate(self, prepared: PairPrepared, *, details: bool = False) -> PairEstimate:
         """Return the estimate of the build. The tables are read if `prepare` has not read them."""
-        table = prepared.table or read_pairs(prepared.options, prepared.inputs)
+        table = _table_of(prepared)
         return estimate(prepared.options, prepared.inputs, table, prepared.probe)
 
     def assemble(
@@ -212,8 +212,7 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
 
         Return the location of the dataset, its manifest, and notes for the user.
         """
-        options, inputs, table = prepared.options, prepared.inputs, prepared.table
-        assert table is not None  # None only where a finished dataset is reused
+        options, inputs, table = prepared.options, prepared.inputs, _table_of(prepared)
         checkpoints = Checkpoints(workplace.staging)
         self._clock.lap("wait")
 
@@ -279,6 +278,11 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
 def _contents(inputs: Sequence[InputEntry]) -> list[InputEntry]:
     """Return `inputs` with empty names, because renaming a file does not change the dataset."""
     return [msgspec.structs.replace(entry, name="") for entry in inputs]
+
+
+def _table_of(prepared: PairPrepared) -> PairTable:
+    """Return the pairs of the inputs. They are read here if `prepare` has not read them."""
+    return prepared.table or read_pairs(prepared.options, prepared.inputs)
 
 
 def _notes(prepared: PairPrepared, table: PairTable) -> Iterator[str]:
