@@ -74,7 +74,7 @@ def open_data(
 
 
 def _check_io(dataset: Dataset | ArrayData | PairData, io: str | None) -> None:
-    """Raise `UsageError` if `io` is given and the open `dataset` was opened with a different one."""
+    """Raise `UsageError` if `io` is given and `dataset` was opened with a different `io`."""
     if io is not None and io != dataset.io:
         raise UsageError(
             f"the dataset was opened with io={dataset.io!r}", where="io",

@@ -170,7 +170,7 @@ def _everything(
         begin, end = prefixes.added_span(at)
         spans.append((start, begin))
         start = end
-    return _disjoint([span for span in [*spans, (start, length)] if span[0] != span[1]])
+    return _disjoint([span for span in [*spans, (start, length)] if span[0] < span[1]])
 
 
 def _by_markers(

@@ -180,6 +180,7 @@ def test_whose_words_are_trained(template: str) -> None:
         renderer = CharacterRenderer(template, train_on=train_on, special_tokens=["<|im_end|>"])
         for _ in range(3):
             rendered = renderer.render(talk("Hi", "Yes?", "Why", "So.", **more))
+        assert renderer.refuted == 0
         return trained(rendered)
 
     assert of("last") == ["So.<|im_end|>"]
@@ -195,6 +196,7 @@ def test_whose_words_are_trained(template: str) -> None:
     assert of("all", train=[None, None, False, None]) == [
         whole, rest.removeprefix(user + "\n")
     ]  # fmt: skip
+    assert of("all", prompt=1, train=[None, False, None, None]) == [rest]
 
 
 def test_calls_of_tools_are_trained_and_their_results_are_not() -> None:
