@@ -100,7 +100,7 @@ def _from_click(error: click.ClickException) -> UsageError:
 
 
 def _argument(error: click.ClickException) -> str | None:
-    """Return the name of the wrong argument, or None if click does not know it."""
+    """Return the name of the wrong argument, or None if `error` does not name one."""
     if isinstance(error, click.NoSuchOption | click.BadOptionUsage):
         return error.option_name
     parameter = error.param if isinstance(error, click.BadParameter) else None

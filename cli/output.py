@@ -92,7 +92,8 @@ def _buffered(stream: TextIO) -> TextIO:
 def result(text: str) -> None:
     """Write `text` and a newline to standard output, and flush it.
 
-    Raise `ReaderGone` if the reader has closed it, and `StorageError` if it cannot be written.
+    Raise `ReaderGone` if the reader has closed standard output, and `StorageError` if writing fails
+    for another reason.
     """
     _write(text + "\n")
 

@@ -85,9 +85,9 @@ def check_executor(
 ) -> None:
     """Raise `AssertionError` if an executor breaks a rule of `Executor`.
 
-    The executor runs the units 0 to `units` - 1 of the plan in the directory `staging`. None of
-    them may be finished before. The executor must call `begun` once, and report the end of each
-    unit by one event. The directory of each finished unit must be in the staging directory.
+    The executor runs the units 0 to `units` - 1 of the plan in the directory `staging`, where no
+    unit may be finished yet. The executor must call `begun` once, and report the end of each unit
+    by one event. The directory of each finished unit must be in the staging directory.
 
     If `failing` is given, it is the number of a unit that cannot be built. The event of this unit
     must not be `finished`. The check then raises an exception in `on_event`. The executor must stop

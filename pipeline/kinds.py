@@ -73,7 +73,7 @@ class Survey:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Context:
-    """Circumstances of a build that `Kind.prepare` may use."""
+    """What `Kind.prepare` may use in addition to the options and the inputs."""
 
     existing: Any = None
     """Manifest of the dataset in `out`; None if there is none."""

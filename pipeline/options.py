@@ -164,7 +164,8 @@ def different_reject_options(
 
     The options of the build (`asked`) are compared with the stored options of a finished dataset
     (`existing`). The argument `rejected` contains the reasons why records were left out of that
-    dataset. Every build leaves out records for a reason in `forgiven`, so they make no difference.
+    dataset. Records with a reason in `forgiven` make no difference, because every build leaves them
+    out.
     """
     different = []
     if asked["on_error"] == "error" and not forgiven.issuperset(rejected):

@@ -1,8 +1,8 @@
 """Safe access to files of unfinished builds, where other users can write, such as in /tmp.
 
-The name of an unfinished build is predictable, so another user may have created it first: as a link
-that redirects writes, or as a directory of forged units. So links are not followed, and a directory
-of another user raises an error that names its path.
+The name of an unfinished build is predictable. So another user may have created something of this
+name before: a link that redirects writes, or a directory of forged units. For this reason, links
+are not followed, and a directory of another user raises an error that names its path.
 
 A file that one run leaves for the next run is sealed: its last line is the SHA-256 of everything
 before it. So a changed digit is noticed, which a parser alone would not notice.

@@ -79,7 +79,7 @@ _BUILT = "this dataset is built already: a build would check that it is there, a
 def run_build(
     kind: Kind[O, Q, M], options: O, *, progress: ProgressCallback | None = None
 ) -> BuildReport[M]:
-    """Build the dataset that `options` describe with `kind`, and return a report.
+    """Build the dataset of the kind `kind` that `options` describe, and return a report.
 
     If the output directory already holds this dataset, it is reused, unless the option `overwrite`
     is set. Raise an error of `dataprep.formats.errors` if the build fails. After an error, or if
@@ -174,7 +174,7 @@ def _reuse(kind: Kind[O, Q, M], prepared: Q, existing: M, started: float) -> Bui
 
 
 class _Build:
-    """Execution of a planned build: units, assembly and publishing."""
+    """A planned build, which processes its units, assembles the dataset and publishes it."""
 
     def __init__(
         self,
@@ -338,10 +338,7 @@ class _Build:
         return executor, min(executor.count, len(left))
 
     def _check(self) -> None:
-        """Make the checks of `Kind.check`.
-
-        If they raise an error, mark all finished units as useless, so that they are removed.
-        """
+        """Call `Kind.check`. If it raises an error, arrange that all finished units are removed."""
         try:
             self._kind.check(self._prepared)
         except (DataprepError, PlanRefused):

@@ -146,8 +146,8 @@ def _length_lines(found: ChatEstimate) -> list[str]:
 def _limit_lines(lengths: Lengths) -> list[str]:
     """Return a line for each length limit that some records exceed.
 
-    The line says how many records exceed the limit, and how many of them each policy leaves out. If
-    no limit is exceeded, return a single line that says so.
+    The line says how many records exceed the limit, and how many of them each value of --overlong
+    would leave out. If no limit is exceeded, return a single line that says so.
     """
     by_limit: dict[int, list[PolicyEffect]] = {}
     for one in lengths.overlong:

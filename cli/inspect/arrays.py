@@ -122,9 +122,9 @@ def _check_number(split: ArraySplit, number: int) -> None:
 
 
 def _row(data: ArrayData, split: ArraySplit, number: int, row: int) -> dict[str, Any]:
-    """Return row `row` for --json: its origin and its values.
+    """Return a row for --json: its origin and its values.
 
-    The argument `number` is its position in `split`.
+    The argument `row` is the index of the row in the arrays, and `number` its index in `split`.
     """
     at = np.array([row])
     found: dict[str, Any] = {"split": split.name, "document": number, "row": row}

@@ -31,10 +31,9 @@ def dataset_table(facts: Mapping[str, Any]) -> str:
 
 
 def document_text(found: Mapping[str, Any], limit: int | None) -> str:
-    """Return a report on a document: a line about its origin, its text, and its ids if known.
+    """Return a report on a document: its origin, its text, and its token ids if `found` has them.
 
-    The ids are known if `found` has them. The text is limited to `limit` characters. If `limit` is
-    None, all of it is shown.
+    At most `limit` characters of the text are shown, or all of them if `limit` is None.
     """
     head = (
         f"{found['split']}[{found['document']}]  {count_text(found['tokens'], 'token')}, from "

@@ -1,1 +1,1 @@
-"""The command `dataprep order`: which documents are in a step, and which steps see a document."""
+"""The command `dataprep order`, which connects training steps with the documents in them."""

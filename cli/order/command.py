@@ -1,8 +1,8 @@
-"""The command `dataprep order`, which shows the documents of a step, or the steps of a document.
+"""The command `dataprep order`, which shows the documents of a training step.
 
-The order of the samples is computed in the same way as in a loader. So the result is true for any
-training run with the same datasets and options, finished or not. No batch is made, but torch is
-imported.
+It also shows the steps that contain a document. The order of the samples is computed in the same
+way as in a loader. So the result is true for any training run with the same datasets and options,
+finished or not. No batch is made, but torch is imported.
 """
 
 from __future__ import annotations
@@ -212,10 +212,10 @@ class _Asked:
         return self.state is not None and self.step is None and self.doc is None
 
     def split_of(self, dataset: Dataset) -> str | None:
-        """Return the name of the split: --split, or else the split of the state, or None.
+        """Return the name of the split to show: --split, or else the split of the state, or None.
 
-        The split of the state may have a different name in `dataset`. The name in `dataset` is
-        returned (see `split_in`).
+        If `dataset` has the split of the state under another name, return the name in `dataset`
+        (see `split_in`).
         """
         return self.split or (None if self.state is None else split_in(self.state, dataset))
 
@@ -254,7 +254,8 @@ def _document(
 ) -> dict[str, Any]:
     """Return the facts about the requested document, for --json.
 
-    If its record has more documents, the key `other_documents` holds a list of facts about them.
+    If its record consists of several documents, the facts about the other documents are in the list
+    `other_documents`.
     """
     from dataprep.runtime.inspect.provenance import find_record
     from dataprep.runtime.inspect.trace import steps_of_document

@@ -80,9 +80,9 @@ def document_facts(trace: DocumentTrace, order: EpochOrder) -> dict[str, Any]:
 
 
 def _order_facts(order: EpochOrder) -> dict[str, Any]:
-    """Return the facts that only some orders have.
+    """Return the facts that are shown only for some orders.
 
-    These are the form of the rows (if it is not windows), the names of the datasets (in a mixture),
+    They are the form of the rows (unless it is windows), the names of the datasets (of a mixture),
     and the next step (after a saved state).
     """
     found: dict[str, Any] = {}

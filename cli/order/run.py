@@ -150,11 +150,11 @@ def epoch_order(
     options: OrderOptions,
     state: State | None,
 ) -> EpochOrder:
-    """Return the order of a loader with these options, in the epoch where it starts.
+    """Return the order of a loader with these options, in the epoch where the loader starts.
 
-    If `state` is given, the loader resumes from it, and `state` provides the options that are None.
-    Errors call the datasets by their `names`. Raise the errors of `create_loader` and, if `state`
-    does not fit, of `load_state_dict`.
+    If `state` is given, the loader resumes from it, and an option that is None gets its value from
+    the state. Errors call the datasets by their `names`. Raise the errors of `create_loader` and,
+    if `state` does not fit, of `load_state_dict`.
     """
     from dataprep.runtime.specs import row_kind
 
@@ -174,7 +174,7 @@ def epoch_order(
 
 
 def _at(order: EpochOrder, loader: Loader, state: State, epoch: int | None) -> EpochOrder:
-    """Return `order` for the epoch of `state`, with a step that begins at the position of `state`.
+    """Return `order` in the epoch of `state`, with steps that continue where the state was saved.
 
     The state is loaded into `loader`. If `epoch` is given and differs from the epoch of the state,
     return `order` unchanged.
@@ -238,10 +238,10 @@ def _mixture(
 def _skips_of(
     datasets: Sequence[Dataset], names: Sequence[str], skip: Skips | Mapping[str, Skips] | None
 ) -> dict[Dataset, Skips]:
-    """Return the skip lists by dataset, for the datasets that have a skip list.
+    """Return the skip lists (samples to leave out) by dataset, for datasets that have one.
 
-    The argument `skip` maps paths of datasets to skip lists. If it is None or empty, the result is
-    empty. Raise `UsageError` if `skip` is a single list or names an unknown path.
+    The argument `skip` maps paths of datasets to skip lists. If `skip` is None or empty, the result
+    is empty. Raise `UsageError` if `skip` is a single list or names an unknown path.
     """
     if skip is None or not len(skip):
         return {}
@@ -350,10 +350,10 @@ def _number(value: Any) -> int | None:
 
 
 def _skips(state: State, names: Sequence[str]) -> Skips | dict[str, Skips]:
-    """Return the skip list in `state`, or, for a mixture, the skip lists by name of dataset.
+    """Return the skip list in `state`, that is, the samples to leave out.
 
-    Raise the error for a damaged state if a skip list is invalid, or if a mixture does not have one
-    list for each dataset.
+    For a mixture, return a dict from the name of each dataset to its skip list. Raise the error for
+    a damaged state if a skip list is invalid, or if a mixture does not have one for each dataset.
     """
     from dataprep.runtime.loader.state_errors import damaged
     from dataprep.runtime.order.skips import Skips

@@ -1,8 +1,9 @@
-"""Splits of exact sizes: the documents of finished pieces are written to new pieces by split.
+"""Splits of exact sizes, which are made when all units are finished.
 
-The hashes of all records decide the cut points (see `plan.splits.cut_points`). Each piece is then
-read once, and its documents are written to a piece of their split. This additional pass over all
-tokens is the reason why exact sizes are not the default.
+Only then are the hashes of all records known, which decide the cut points between the splits (see
+`plan.splits.cut_points`). Units write their documents to pieces without a split. Each of these
+pieces is read once, and its documents are written to new pieces, each for one split. This
+additional pass over all tokens is the reason why exact sizes are not the default.
 """
 
 from __future__ import annotations

@@ -91,10 +91,12 @@ def resolve(out: Path) -> Path:
 def check(out: Path, load: Callable[[Path], F], *, overwrite: bool) -> F | None:
     """Return the manifest of the finished dataset in `out`, or None if a build may write there.
 
-    The function `load` reads the manifest for the kind of the build. Raise `UsageError` if `out`
-    holds anything else, the error of `load` if the dataset is damaged, and `StorageError` if `out`
-    cannot be written to. With `overwrite`, `out` may hold a damaged dataset or a dataset of any
-    kind, but no files that dataprep did not write.
+    The function `load` reads a manifest of the build's kind. Raise `UsageError` if `out` is a file,
+    lies inside a dataset, or holds files of others or a dataset of another kind. Raise the error of
+    `load` if the dataset is damaged, and `StorageError` if `out` cannot be written to.
+
+    With `overwrite`, `out` may hold a damaged dataset or a dataset of any kind, but no files that
+    dataprep did not write.
     """
     _refuse_inside_dataset(out)
     with storage_errors(out):

@@ -156,7 +156,10 @@ class _Shard:
         }  # fmt: skip
 
     def link(self, kind: str, name: str) -> None:
-        """Create the shard's file `name` as a link to the file of this `kind` of its only piece."""
+        """Create the file `name` of the shard as a link to the file of its only piece.
+
+        The argument `kind` says which file of the piece, such as "tokens".
+        """
         (placed,) = self.run
         file = placed.piece.files[kind]
         crcs = np.array(file.crc32, np.uint32)
@@ -165,7 +168,10 @@ class _Shard:
         self.writer.link(placed.path(kind), name, hashed, *self.shapes[kind], sync=sync)
 
     def join(self, kind: str, name: str) -> None:
-        """Write the file `name` of the shard, joined from the pieces' files of this `kind`."""
+        """Write the file `name` of the shard, joined from one file of each piece.
+
+        The argument `kind` says which file of a piece, such as "tokens".
+        """
         dtype, shape = self.shapes[kind]
         if kind == "tokens":
             self.writer.write_numbers(name, dtype, self.length, self._bytes(kind))
@@ -181,7 +187,7 @@ class _Shard:
                     yield data
 
     def _arrays(self, kind: str) -> Iterator[npt.NDArray[Any]]:
-        """Yield the array of this `kind` of each piece.
+        """Yield for each piece the array in its file of this `kind`.
 
         Arrays of offsets are shifted to count from the start of the shard.
         """

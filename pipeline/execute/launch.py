@@ -41,14 +41,14 @@ class Launched(NamedTuple):
     note: IO[bytes]
 
     def close(self) -> None:
-        """Close the pipe and the file."""
+        """Close the pipe of the events and the file of the current activity."""
         self.events.close()
         self.note.close()
 
 
 @contextlib.contextmanager
 def ahead(count: int, likely: str | None = None) -> Iterator[None]:
-    """Start `count` workers for `launch` to return. On exit, kill the workers that were not used.
+    """Start `count` workers, which `launch` will return. On exit, kill those that were not used.
 
     If `likely` is given, the workers import the kind of build at this address (``module:class``).
     """

@@ -82,7 +82,8 @@ class Processes:
     def load(self, *requests: bytes) -> None:
         """Send `requests` in order to every worker, so that it loads what units will need.
 
-        After the first request, the first worker waits until `ask_first` or `run` is called.
+        The first worker waits after its first request until `ask_first` or `run` is called. It
+        answers `ask_first` before it gets the other requests.
         """
         for number, process in enumerate(self._processes):
             self._feed_by_thread(process, requests, self._questions if number == 0 else None)
@@ -175,10 +176,10 @@ class Processes:
     def _feed(
         self, process: _Process, requests: Sequence[bytes], questions: _Questions | None
     ) -> None:
-        """Send `process` the requests, and then units until none is left.
+        """Send `requests` to `process`, and then units, one after the other, until none is left.
 
-        This method runs in the thread of `process`. If `questions` is given, its next item is sent
-        after the first request.
+        This method runs in the thread of `process`. If the queue `questions` is given, one question
+        from it is sent after the first request.
         """
         for request in requests[:1]:
             process.post(self._address, request)
@@ -229,8 +230,9 @@ class Processes:
     def _count_death(self, death: _Death, inputs: Callable[[int], Sequence[Source]]) -> None:
         """Add a note about the death of a worker.
 
-        If its unit has been tried `_ATTEMPTS` times, raise `StorageError`, or `InputError` if a
-        library crashed on an input. The function `inputs` returns the inputs of a unit.
+        If the unit of this worker has been tried `_ATTEMPTS` times, raise `StorageError`, or
+        `InputError` if a library crashed on an input. The function `inputs` returns the inputs of a
+        unit.
         """
         code = death.process.wait()
         self.notes.append(

@@ -72,10 +72,10 @@ class SpanResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StagedReject(Reject, frozen=True, kw_only=True):
-    """Rejected record of a unit.
+    """Record of a unit that was left out.
 
-    The number `record` counts from the start of the unit, and `line` counts from the start of the
-    span.
+    The field `record` is its number within the unit, and `line` is its line number within the span.
+    A span is one of the ranges of inputs that form the unit. Both numbers start at 0.
     """
 
     input: int
@@ -153,23 +153,23 @@ class TaskKind(Protocol):
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """Names of modules for a worker to import while the coordinator still plans.
+        """Names of modules that a worker may import early, before there is a plan.
 
         The default is none.
         """
         return ()
 
     def answer(self, request: bytes, watch: Watch | None) -> bytes:
-        """Return the answer to a request that the coordinator sends before there is a plan.
+        """Return the answer to `request`, which was sent before there is a plan.
 
-        The same instance opens the tasks afterwards, so it can keep what it has loaded. The object
-        `watch` sets the limits of this process. It is None if there are no limits. The default
+        The same instance then opens the tasks, so it can keep what it has loaded. The object
+        `watch` sets the limits of this process, and is None if there are no limits. The default
         implementation raises `ValueError` for every request.
         """
         raise ValueError(f"{type(self).__name__} answers no requests")
 
     def open_task(self, staging: Path, watch: Watch | None) -> Task:
-        """Return the task for the plan in the directory `staging`."""
+        """Return a task that processes the units of the plan in the directory `staging`."""
 
 
 def task_kind(address: str) -> Any:
@@ -197,8 +197,8 @@ def run_unit(
 ) -> UnitResult:
     """Process unit `number` with `task`, publish it in the folder `units`, and return its result.
 
-    The unit is published by one rename. If another process has already published the same unit, its
-    directory remains and the new one is discarded, because both have equal bytes.
+    The unit is published by one rename. If another process has published this unit first, the
+    existing directory remains and the new one is deleted, because both have equal bytes.
     """
     scratch = units / temporary_name()
     create_directory(scratch)

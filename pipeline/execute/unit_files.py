@@ -52,19 +52,24 @@ class PieceFile(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(hashed: FileHash) -> PieceFile:
-        """Return the entry for a file with the hash `hashed`."""
+        """Return the `PieceFile` with the size and the checksums in `hashed`."""
         return PieceFile(hashed.size, hashed.sha256, tuple(hashed.crc32.tolist()))
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive documents of one split: files `STEM.tokens`, `.docs`, `.source`, `.records`.
+    """Consecutive documents of one split, in files that one unit writes.
 
-    Exact splits add `.keys`, uint64 [documents, 2]: for each document, the hash of its split key
-    and the size of its text in bytes. Conversations add `.mask`, uint8 [tokens] without a header.
-    Preferences add `.scores`, and `.groups`, uint64 [records + 1]: the index of the first document
-    of each record, then the number of documents. The field `trained` is the number of tokens to
-    train on. The field `crc32` holds the CRC-32 of each part of the content (see
-    `formats.manifest.identity`).
+    A piece always has the files `STEM.tokens`, `.docs`, `.source` and `.records`. Others are:
+
+    - `.keys` for splits of exact sizes, uint64 [documents, 2]: for each document, the hash of its
+      split key and the size of its text in bytes.
+    - `.mask` for conversations, uint8 [tokens] without a header.
+    - `.scores` for preferences, one for each document.
+    - `.groups` for preferences, uint64 [records + 1]: the index of the first document of each
+      record, then the number of documents.
+
+    The field `trained` is the number of tokens to train on. The field `crc32` holds the CRC-32 of
+    each part of the content (see `formats.manifest.identity`).
     """
 
     split: str
@@ -181,7 +186,7 @@ class PieceWriter:
             self.finish()
 
     def finish(self) -> list[Piece]:
-        """Close the last piece and return all pieces, in order."""
+        """Close the piece that is being written, if any, and return all pieces in order."""
         if self._open is not None:
             self._done.append(self._open.close(added=self._added, keys=self._keys))
             self._open = None

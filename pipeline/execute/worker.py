@@ -3,7 +3,7 @@ r"""Worker process, which processes the units of a plan.
 It reads messages from standard input and writes events as JSON lines to standard output (or another
 descriptor):
 
-    ask KIND SIZE     a request to a kind follows in SIZE bytes; its answer is an event
+    ask KIND SIZE     a request of SIZE bytes follows; the answer of KIND becomes an event
     plan PATH         the staging directory to work in
     unit N THREADS    process unit N; up to THREADS threads may work on it
 
@@ -160,7 +160,7 @@ def _failure(number: int, error: Exception) -> Event:
 class _Worker:
     """State of a worker: the kinds of build imported so far, the task of the plan, and the clock.
 
-    Each message is handled by the method of its name.
+    Each message is handled by the method of the same name: `ask`, `plan` or `unit`.
     """
 
     def __init__(
@@ -191,9 +191,9 @@ class _Worker:
         self._staging = Path(staging)
 
     def unit(self, number: int, threads: int) -> None:
-        """Process unit `number`, and open the plan before the first unit.
+        """Process unit `number`. The first call also opens the task for the plan.
 
-        If the plan cannot be opened, emit an event with the error.
+        If the task cannot be opened, emit an event with the error.
         """
         if self._task is None:
             event = _attempt(number, self._open)

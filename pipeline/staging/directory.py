@@ -113,9 +113,9 @@ class Staging:
     def refuse_other_builds(self) -> None:
         """Raise `BusyError` if a build of the same output with different options is running.
 
-        Call it only while holding the lock. If several builds start together, the build with the
-        lowest key continues. It waits a second for the others to stop. A build that does not stop
-        must have started earlier, so the error is raised.
+        Call it only while holding the lock. If several builds start together, only the build with
+        the lowest key continues. That build waits a second for the other builds to stop. If one of
+        them does not stop, it started earlier, and the error is raised.
         """
         for other in leftovers(self.out, self.key):
             other.refuse_if_held(_TO_GIVE_WAY if self.key < other.key else 0.0)
@@ -155,7 +155,8 @@ class Staging:
         """Remove the directory after `error`, unless it contains finished work.
 
         Call it only while holding the lock. The directory is also kept if locks do not work,
-        because another builder may use it, and if `error` asks the user to remove something in it.
+        because another builder may use it, and if `error` asks the user to remove something in the
+        directory.
         """
         refused = isinstance(error, StorageError) and error.code == REFUSED
         if refused or self.has_work():

@@ -24,10 +24,10 @@ __all__ = ["Writeback", "sync_or_remove"]
 class Writeback:
     """Thread that syncs the large files of units, one after the other.
 
-    `files` is a glob pattern and a size: matching files of at least this many bytes are synced. No
-    file is synced if it is None. If a sync fails, the unit is removed, and the next call of `add`
-    or `finish` raises the error. The next run processes the unit again. (A second sync would seem
-    to succeed, because the kernel reports a failure only once.)
+    `files` is a glob pattern and a size: matching files of at least this many bytes are synced. If
+    `files` is None, no file is synced. If a sync fails, the unit is removed, and the next call of
+    `add` or `finish` raises the error. The next run processes the unit again. (A second sync would
+    seem to succeed, because the kernel reports a failure only once.)
     """
 
     def __init__(self, files: tuple[str, int] | None) -> None:

@@ -1,8 +1,9 @@
 """Estimate of a build from a sample of its inputs: for `--dry-run`, and to check the disk space.
 
 Disk usage is highest just before the dataset is published, when the files of all units still exist.
-Shards that are joined from small pieces are copies, and need additional space. Large pieces are
-hard-linked and need none. If splits have exact sizes, every document is copied once more.
+A shard needs additional space if it is joined from several small pieces (parts of a split, each
+written by one unit). A large piece becomes a shard by a hard link, and needs none. If splits have
+exact sizes, every document is copied once more.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def estimate(prepared: TokenPrepared, *, mask: bool = False) -> TokenEstimate:
 def _parts(shares: dict[str, float | int | None], documents: int) -> list[float]:
     """Return the fraction of `documents` in each split of `shares`, from 0 to 1.
 
-    The fractions are in the order of `ordered_names`.
+    The fractions are in the order of `ordered_names(shares)`.
     """
     sizes = exact_sizes([shares[name] for name in ordered_names(shares)], documents)
     return [min(1.0, max(0, size) / max(1, documents)) for size in sizes]
@@ -133,7 +134,7 @@ def _parts(shares: dict[str, float | int | None], documents: int) -> list[float]
 def _peak_bytes(
     tokens: int, documents: int, parts: Sequence[float], units: int, *, exact: bool
 ) -> int:
-    """Return the number of bytes in use just before publishing.
+    """Return the number of bytes on disk just before the dataset is published.
 
     The argument `tokens` is the size of all token ids in bytes, `parts` contains the fraction of
     documents in each split, and `exact` says whether splits have exact sizes.

@@ -51,7 +51,7 @@ class EarlyTokenizer:
         self._workers = workers
 
     def load(self, engine_json: bytes) -> None:
-        """Tell the workers to load the tokenizer `engine_json`, and then to prepare for units."""
+        """Tell the workers to load the tokenizer.json `engine_json`, then what else units need."""
         self._workers.load(_encoded(Load(msgspec.Raw(engine_json))), _encoded(Ready()))
 
     def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:

@@ -13,7 +13,7 @@ __all__ = ["TokenPayload"]
 
 
 class TokenPayload(msgspec.Struct, frozen=True, kw_only=True):
-    """Plan fields of builds of texts and of conversations, which plans of other kinds lack."""
+    """Fields that only plans of builds of texts and of conversations have."""
 
     read: ReadOptions
     encoding: EncodingSettings

@@ -113,12 +113,14 @@ def prepare(
 ) -> TokenPrepared:
     """Return the plan of a build, made from its options and a sample of its inputs.
 
-    If `early` is given, it loads the tokenizer in worker processes, and some work is left to the
-    caller. That can be done while workers process units. The caller must load the tokenizer with
-    `load_tokenizer`, and pass it to the function `TokenPrepared.doubt` (unless that is None), which
-    compares the engine with it. If the function returns a problem, the caller must call `prepare`
-    again with the problem as `engine_problem`. With `early`, the encoder `TokenPrepared.encoder`
-    may know only the ids of the probes and of the sample's texts.
+    If `early` is given, worker processes load the tokenizer, and two things are different:
+
+    - The caller must check the engine, which can be done while workers process units. For this,
+      load the tokenizer with `load_tokenizer` and pass it to the function `TokenPrepared.doubt`,
+      unless that is None. If the function returns a problem, call `prepare` again with the problem
+      as `engine_problem`.
+    - The encoder `TokenPrepared.encoder` may know only the ids of the probe texts and of the texts
+      in the sample.
     """
     sources, read, units = surveyed.sources, surveyed.read, surveyed.units
     source = resolve_tokenizer(options.tokenizer, load=early is None)

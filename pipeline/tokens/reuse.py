@@ -71,9 +71,8 @@ def difference(
 ) -> str | None:
     """Return how `existing` differs from the dataset to be built, or None if it can be reused.
 
-    The names of the tokenizer, the template and the inputs may differ. Every build leaves out
-    records for a reason in `forgiven`, so records that `existing` rejected for such a reason make
-    no difference.
+    The names of the tokenizer, the template and the inputs may differ. Records that `existing` left
+    out for a reason in `forgiven` make no difference, because every build leaves them out.
     """
     asked = prepared.stored_options
     different = _different_options(existing.options, asked)
@@ -107,10 +106,11 @@ def difference(
 
 
 def _probed_alike(existing: Manifest, prepared: TokenPrepared) -> TokenizerEntry:
-    """Return the tokenizer entry of `prepared`, with the probe texts of `existing`.
+    """Return the tokenizer entry of `prepared`, but with the probe texts of `existing`.
 
-    Probes are short texts that are stored with their ids, to compare tokenizers. Another version of
-    dataprep may have chosen different probe texts. Then the texts of `existing` are encoded again.
+    Probe texts are short texts whose ids are stored, so that tokenizers can be compared. Another
+    version of dataprep may have chosen other probe texts for `existing`. In that case, these texts
+    are encoded with the tokenizer of `prepared`.
     """
     texts = [probe.text for probe in existing.tokenizer.probes]
     if texts == [probe.text for probe in prepared.tokenizer.probes]:

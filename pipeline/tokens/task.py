@@ -109,16 +109,16 @@ B_co = TypeVar("B_co", bound=Batch, covariant=True)
 
 
 class RecordReader(Protocol[B_co]):
-    """Reader of the records of a span, in batches."""
+    """Reader of the records of a span (a range of bytes or rows of one input), in batches."""
 
     def batches(self) -> Iterator[B_co]:
-        """Yield batches with all records of the span, in order."""
+        """Yield all records of the span, in order, in batches."""
 
     @property
     def chunk_digests(self) -> list[str]:
-        """Return the digests of the span's chunks. The fingerprint of an input is made from them.
+        """Digests of the chunks of the span. The fingerprint of the input is made from them.
 
-        They are complete when the iterator `batches` has ended.
+        The list is complete when the iterator `batches` has ended.
         """
 
 
@@ -338,7 +338,10 @@ class _TextUnit(RecordUnit[Batch]):
 
 
 class Load(msgspec.Struct, frozen=True, tag=True):
-    """Request to load gigatoken with the tokenizer.json `engine`, before the plan is complete."""
+    """Request to load a tokenizer into gigatoken, before the plan is complete.
+
+    The field `engine` holds the tokenizer.json.
+    """
 
     engine: msgspec.Raw
 
@@ -350,7 +353,7 @@ class Encode(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Request to prepare for units. It is the last request before the first unit."""
+    """Request to load all else that units need. It is the last request before the first unit."""
 
 
 Request = Load | Encode | Ready
@@ -362,7 +365,8 @@ _PLAN = msgspec.json.Decoder(Plan[TokenPayload])
 class TokenTasks:
     """The part of the kind `tokens` that runs in worker processes.
 
-    It can load the engine before the plan is complete, and it opens tasks.
+    It can load the tokenizer before there is a plan. Once there is a plan, it makes the task that
+    processes units.
     """
 
     address = "dataprep.pipeline.tokens.task:TokenTasks"
