@@ -86,7 +86,7 @@ class SectionedCommand(click.Command):
 class InputCommand(SectionedCommand):
     """Command that takes its inputs as options.
 
-    If an input is given without --input, the error says how to write it.
+    If an input is given without --input, the error shows how to add this option.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

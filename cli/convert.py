@@ -1,4 +1,4 @@
-"""The command `dataprep convert`, between datasets of dataprep, directories of JASPER and files."""
+"""The command `dataprep convert`, which writes embeddings and pairs in another layout."""
 
 from __future__ import annotations
 

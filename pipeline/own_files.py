@@ -86,8 +86,8 @@ def open_own_file(path: Path, *, create: bool) -> int | None:
 def open_for_reading(path: Path) -> io.FileIO:
     """Open the regular file `path` and return an unbuffered binary stream.
 
-    Raise OSError as `Path.open` does. Raise `StorageError` for a link, a pipe or a device,
-    without blocking on it.
+    Raise OSError as `Path.open` does, and `StorageError` for a link, a pipe or a device. Opening a
+    pipe does not block.
     """
     try:
         stream = io.FileIO(os.open(path, _READ_FLAGS))

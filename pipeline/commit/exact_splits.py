@@ -1,9 +1,10 @@
 """Splits of exact sizes, which are made when all units are finished.
 
-Only then are the hashes of all records known, which decide the cut points between the splits (see
-`plan.splits.cut_points`). Units write their documents to pieces without a split. Each of these
-pieces is read once, and its documents are written to new pieces, each for one split. This
-additional pass over all tokens is the reason why exact sizes are not the default.
+The hashes of all records decide the cut points between the splits (see `plan.splits.cut_points`).
+So units do not divide their documents into splits, but write them to pieces (groups of files with
+consecutive documents). When all units are finished, each piece is read once, and its documents are
+written to new pieces, each for one split. This additional pass over all tokens is the reason why
+exact sizes are not the default.
 """
 
 from __future__ import annotations

@@ -72,10 +72,10 @@ class SpanResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StagedReject(Reject, frozen=True, kw_only=True):
-    """Record of a unit that was left out.
+    """Rejected record, as a unit stores it.
 
-    The field `record` is its number within the unit, and `line` is its line number within the span.
-    A span is one of the ranges of inputs that form the unit. Both numbers start at 0.
+    The field `record` is the index of the record in the unit, and `line` is the index of its line
+    in the span. The unit consists of spans, which are ranges of bytes or rows of inputs.
     """
 
     input: int
@@ -84,9 +84,10 @@ class StagedReject(Reject, frozen=True, kw_only=True):
     def final(self, first_record: int, line: int | None) -> dict[str, Any]:
         """Return the entry for rejects.jsonl.
 
-        The entry numbers records within the dataset and lines within the input. The argument
-        `first_record` is the number of the unit's first record in the dataset, and `line` is the
-        number of the line in the input, or None if the input has no lines.
+        In the entry, records are counted from the start of the dataset, and lines from the start of
+        the input. The argument `first_record` is the number of the unit's first record in the
+        dataset, and `line` is the number of the line in the input, or None if the input has no
+        lines.
         """
         return {
             "record": first_record + self.record,
@@ -160,7 +161,7 @@ class TaskKind(Protocol):
         return ()
 
     def answer(self, request: bytes, watch: Watch | None) -> bytes:
-        """Return the answer to `request`, which was sent before there is a plan.
+        """Return the answer to `request`, which arrives before there is a plan.
 
         The same instance then opens the tasks, so it can keep what it has loaded. The object
         `watch` sets the limits of this process, and is None if there are no limits. The default

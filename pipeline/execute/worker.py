@@ -220,7 +220,7 @@ def main(events: int = 1, note: int | None = None, likely: str | None = None) ->
 
     If a descriptor `note` is given, the limits of `Watch` apply, and `Watch` writes the current
     activity to it. If `likely` is given, the kind of build at this address is imported at once,
-    while the coordinator still plans.
+    before the first message.
     """
     stream = os.fdopen(os.dup(events), "wb", buffering=0)
     os.dup2(2, 1)  # output of libraries must not mix with the events

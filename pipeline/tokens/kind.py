@@ -45,13 +45,16 @@ _ANSWER = msgspec.json.Decoder(_Answer)
 
 
 class EarlyTokenizer:
-    """Tokenizer that worker processes load early, while the coordinator still plans the build."""
+    """Tokenizer that worker processes load early, while the build is still planned."""
 
     def __init__(self, workers: Processes) -> None:
         self._workers = workers
 
     def load(self, engine_json: bytes) -> None:
-        """Tell the workers to load the tokenizer.json `engine_json`, then what else units need."""
+        """Tell the workers to load the tokenizer and all else that units need.
+
+        The bytes `engine_json` are the tokenizer.json to load.
+        """
         self._workers.load(_encoded(Load(msgspec.Raw(engine_json))), _encoded(Ready()))
 
     def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
@@ -75,7 +78,7 @@ def _encoded(request: Request) -> bytes:
 def sample_bytes(context: Context) -> int:
     """Return the number of bytes of text to sample at each of eight positions of the input.
 
-    The sample is larger for an estimate that the user asked for than for a build.
+    An estimate for the user has a larger sample than a build.
     """
     return ESTIMATE_SAMPLE_BYTES if context.estimate else SAMPLE_BYTES
 

@@ -115,7 +115,7 @@ def prepare(
 
     If `early` is given, worker processes load the tokenizer, and two things are different:
 
-    - The caller must check the engine, which can be done while workers process units. For this,
+    - The caller must check the engine, and can do so while workers process units. To check it,
       load the tokenizer with `load_tokenizer` and pass it to the function `TokenPrepared.doubt`,
       unless that is None. If the function returns a problem, call `prepare` again with the problem
       as `engine_problem`.
@@ -178,7 +178,8 @@ def _open_here(
 def ready_encoder(plan: Plan[TokenPayload], encoder: Encoder, engine_json: bytes) -> Encoder:
     """Return an encoder for any text.
 
-    This is `encoder` itself, or a newly loaded encoder if `encoder` only stores answers of workers.
+    This is `encoder` itself, unless `encoder` only knows ids that workers have computed. In that
+    case it is a newly loaded encoder.
     """
     if isinstance(encoder, PreEncoded):
         return make_encoder(plan.payload.encoding.engine, engine_json)
