@@ -196,7 +196,7 @@ def _transformed(
 ) -> Loader:
     """Return a loader made by `make_loader`, whose batches are passed through `transform`.
 
-    If `seed` is None, the seed of `samples` is used if they are a `PairDataset`, and 0 otherwise.
+    If `seed` is None, use the seed of `samples` if that is a `PairDataset`, and 0 otherwise.
     """
     from .loader.transformed import TransformedDataset
 

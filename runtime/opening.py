@@ -23,10 +23,10 @@ DatasetLike = str | Path | Dataset | ArrayData | PairData
 
 
 def open_tokens(place: Any, io: Literal["mmap", "pread"] | None) -> Dataset:
-    """Return the dataset of tokens `place`, which is a path or an open dataset.
+    """Return the open dataset of tokens for `place`, a path or a dataset that is already open.
 
-    If `place` is a path, open it with `io`, and raise the errors of `open_dataset`. Raise
-    `UsageError` for any other value, and for an open dataset that was opened with a different `io`.
+    A path is opened with `io`, and the errors of `open_dataset` are raised. Raise `UsageError` for
+    any other value, and for an open dataset that was opened with a different `io`.
     """
     if (
         isinstance(place, list | tuple)
@@ -55,10 +55,10 @@ def open_tokens(place: Any, io: Literal["mmap", "pread"] | None) -> Dataset:
 def open_data(
     place: DatasetLike, io: Literal["mmap", "pread"] | None = None
 ) -> Dataset | ArrayData | PairData:
-    """Return the dataset `place` of any kind, which is a path or an open dataset.
+    """Return the open dataset, of any kind, for `place`, a path or a dataset that is already open.
 
-    If `place` is a path, open it with `io`, and raise the errors of `open_dataset`. Raise
-    `UsageError` for any other value, and for an open dataset that was opened with a different `io`.
+    A path is opened with `io`, and the errors of `open_dataset` are raised. Raise `UsageError` for
+    any other value, and for an open dataset that was opened with a different `io`.
     """
     if isinstance(place, ArrayData | PairData):
         _check_io(place, io)

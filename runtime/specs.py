@@ -451,8 +451,7 @@ def row_spec(
     """Return the spec for the arguments `rows` and `seq_len` of `create_loader`.
 
     If `rows` is None, the result is a `BuiltRows`. Raise `UsageError` for an unknown name, for a
-    `seq_len` that differs from the `seq_len` of the spec, and for a `seq_len` if the rows are not
-    tokens.
+    `seq_len` although the rows are not tokens, and if the spec sets a different `seq_len`.
     """
     if seq_len is not None:
         seq_len = whole_number("seq_len", seq_len, 1)
@@ -516,7 +515,8 @@ def _check_token_rows(spec: Any) -> None:
 
 
 def _check_choice(name: str, value: Any, known: Any) -> None:
-    """Raise `UsageError` unless `value` is in `known`, or is None (the default for each split)."""
+    """Raise `UsageError` unless `value` is None or in `known`. None means the default of a split.
+    """
     if value is not None:
         one_of(name, value, known if isinstance(known, tuple) else get_args(known))
 
@@ -558,9 +558,9 @@ def _require_arrays(split: AnySplit, kind: str) -> None:
 
 
 def _default_seq_len(split: Split) -> int:
-    """Return the default `seq_len`: 1,024, or the token limit of conversations if it is higher.
+    """Return the default `seq_len`: 1,024 tokens, or more if the build allows longer conversations.
 
-    The limit is the maximum number of tokens in a conversation. It was chosen for the build.
+    Then the default is the maximum number of tokens in a conversation, an option of the build.
     """
     chat = split.dataset.chat
     return max(_SEQ_LEN, chat.max_tokens or 0) if chat is not None else _SEQ_LEN

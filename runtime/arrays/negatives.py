@@ -62,10 +62,10 @@ class _Stored:
 
 
 class Negatives:
-    """Hard negatives and their tiers, as two columns that are read by pair.
+    """Hard negatives of all pairs, and their tiers, as two columns.
 
-    ``rows.take(pairs)`` returns negatives and ``tiers.take(pairs)`` their tiers, both
-    [k, negatives].
+    For the pairs ``pairs`` (int64 [k]), ``rows.take(pairs)`` returns the row numbers of their
+    negatives, and ``tiers.take(pairs)`` the tiers of these negatives, both [k, negatives].
     """
 
     def __init__(self, rows: Column, tiers: Column, held_bytes: int) -> None:

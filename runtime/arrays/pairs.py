@@ -297,12 +297,12 @@ class PairDataset(BatchDataset):
         return tuple(mapped[name] for name in (*EMBEDDINGS, *_SCALARS) if name in mapped)
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return the ranges of array elements that reading `samples` touches.
+        """Return the ranges of array elements that are read for `samples`, as starts and stops.
 
-        The result is two arrays: starts and stops. They are positions in the concatenation of all
-        arrays in `tracks`. All steering variants are included, because the epoch, which decides the
-        variant, is not known here. To find the ranges, the stored row numbers of the question,
-        source and negatives of each pair are read. Raise the errors of `batch`.
+        Both are int64 arrays of positions in the concatenation of all arrays in `tracks`. The
+        ranges include every steering variant, because the variant depends on the epoch, which is
+        not known here. The call reads the stored row numbers of the question, source and negatives
+        of each pair. Raise the errors of `batch`.
         """
         pairs = self._pairs(samples[samples != PADDING])
         questions, sources = self._questions_and_sources(pairs)

@@ -108,9 +108,10 @@ class PairTables:
         check_offsets(offsets, offsets.read(0, offsets.rows), self.sizes.mentions)
 
     def load(self) -> None:
-        """Read all arrays that are not in memory yet into memory, and check them.
+        """Read the arrays that are not in memory yet, and check them.
 
-        Raise `IntegrityError` if a number is invalid, such as NaN.
+        Afterwards all arrays are in memory. Raise `IntegrityError` if a number is invalid, such as
+        NaN.
         """
         for name in EMBEDDINGS:
             if name not in self._vectors:

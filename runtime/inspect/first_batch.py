@@ -138,10 +138,10 @@ def _check_views(
 ) -> None:
     """Raise `IncompatibleError` for the first problem of a batch that has several parts.
 
-    The mapping `views` contains the parts. A key is a prefix, such as ``"chosen_"``. Its value is a
-    dict of the fields with this prefix, under their names without it. Errors name fields with the
-    prefix. The number of rows is not checked in the part ``"responses_"``, because a row of the
-    batch has several responses.
+    The mapping `views` has an item for each part. Its key is the prefix of the part's field names,
+    such as ``"chosen_"``. Its value is a dict of the part's fields, under their names without the
+    prefix. Errors name fields with the prefix. The number of rows is not checked in the part
+    ``"responses_"``, because a row of the batch has several responses.
     """
     for prefix, view in views.items():
         try:
@@ -167,10 +167,14 @@ def check_collated(
     their ids. Images and sound must be finite. If `rows` is given, it must be the number of rows of
     the ids, and of the tensors of a tuple.
 
-    Labels of `CausalLM` must equal the inputs, or the inputs shifted by one token. Labels of other
-    collate functions may be classes, numbers or targets, but at most half of them may equal the
-    inputs shifted by more than one token or in the wrong direction. At least one label must count
-    in the loss. The last two rules do not apply to `MaskedLM`.
+    The check of `labels` depends on the collate function:
+
+    - `CausalLM`: labels must equal the inputs, or the inputs shifted by one token;
+    - `MaskedLM`: labels are not checked;
+    - any other: labels may be classes, numbers or targets. An error is raised if more than half of
+      them equal the inputs shifted by more than one token or in the wrong direction.
+
+    Except with `MaskedLM`, at least one label must count in the loss.
     """
     if not isinstance(batch, Mapping):
         _check_unnamed(batch, rows)

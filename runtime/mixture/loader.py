@@ -106,9 +106,10 @@ def realised(loader: Loader) -> dict[str, Realised]:
     resumed, even with different weights. A dataset that is no longer in the mixture appears under
     its content id.
 
-    In the result, `tokens` is the number of samples times their mean number of tokens. It is None
-    for documents with weights by samples. `passes` is the number of samples divided by the present
-    number of samples in a pass. Raise `UsageError` for the loader of a single dataset.
+    In the result, `tokens` is the number of samples times their mean number of tokens. If the
+    weights are shares of samples, it is None, except when all rows are windows or packed rows.
+    `passes` is the number of samples divided by the present number of samples in a pass. Raise
+    `UsageError` for the loader of a single dataset.
 
     The call takes some 20 microseconds, or with `drop_last` some 20 microseconds for every epoch.
     After a change of weights, it also computes the schedules of the earlier phases.
@@ -140,11 +141,11 @@ def realised(loader: Loader) -> dict[str, Realised]:
 
 
 def _served_draws(phase: Phase, cut: int) -> Iterator[tuple[int, int]]:
-    """Yield pairs (sign, draws) from which the samples served in `phase` can be computed.
+    """Yield pairs (sign, position) from which the samples served in `phase` can be counted.
 
-    The number of samples of each source is the sum of sign * counts(draws), where `counts` is the
-    method of the schedule. Samples that do not fill a global batch of `cut` samples at the end of
-    an epoch do not count.
+    The number of samples of each source is the sum of ``sign * schedule.counts(position)`` over all
+    pairs. Without `drop_last`, these are ``(-1, start)`` and ``(1, end)``. Samples that do not fill
+    a global batch of `cut` samples at the end of an epoch do not count.
     """
     begin, end = phase.begin, phase.end or phase.begin
     yield -1, phase.draws

@@ -2,24 +2,22 @@
 
 Samples of the sources are numbered consecutively: sample `i` of source `s` is ``base[s] + i``. At
 each position of the mixture, the `Schedule` chooses a source, and the order of this source chooses
-one of its samples. Such a choice is a **draw** of the source. If `m` samples of a source are not
-skipped, draw `k` (from 0) of the source serves the sample at place ``k % m`` of pass ``k // m``
-over the source. Each pass is a different permutation, and the end of a pass does not end an epoch.
-A skipped sample is left out of every pass over its source: the rest of the pass moves up, and the
-schedule stays the same.
+one of its samples. This is called a **draw** of the source. A pass over a source serves all its
+samples, except the skipped ones, once. If a pass has `m` samples, draw `k` (from 0) of the source
+serves sample ``k % m`` of pass ``k // m``. Each pass is a different permutation, and the end of a
+pass does not end an epoch. Skipping samples does not change the schedule.
 
 The order is one endless sequence, and an epoch is the next `n` positions of it, for any `n`. So an
 epoch of a mixture is not a permutation of the samples: it may contain a source more than once, or
 only a part of a source. In any prefix of the sequence, the number of samples of every source is in
-proportion to the whole-number weights of the schedule, to within one sample. The samples of one
-source follow each other as in whole passes over the source.
+proportion to the whole-number weights of the schedule, to within one sample.
 
 A run whose weights, sources or skip lists change continues in a new phase
 (runtime/mixture/phases.py). In the new phase, each source continues where it stopped:
 `MixtureOrder.lead` is the number of draws to add to the counts of the schedule.
 
-The cost is some 0.1 microseconds per position, and a permutation (30 microseconds) for every source
-and pass in the positions of one call. So calls should have thousands of positions.
+A call takes some 0.1 microseconds per position. It also computes a permutation, in 30 microseconds,
+for every source and pass that its positions belong to. So calls should have thousands of positions.
 """
 
 from __future__ import annotations
@@ -50,9 +48,10 @@ By = Literal["samples", "tokens"]
 
 
 class Realised(TypedDict):
-    """Amount served from a source: number of samples, of tokens, and of passes over the source.
+    """Amount served from a source, in samples, in tokens and in passes over the source.
 
-    The number of tokens is computed from the mean of a sample.
+    `tokens` is the number of samples times the mean number of tokens in a sample of the source, or
+    None if the mean is not given.
     """
 
     samples: int
@@ -328,18 +327,20 @@ class MixtureOrder:
     def deal_key(self, epoch: int) -> OrderKey:
         """Return the key of the permutations that distribute global batches over the ranks.
 
-        Slot j of the n slots in the batch that begins at position p gets row ``permute(j, n, key,
-        streams=p)``, and each rank gets a contiguous part of the slots. Without this permutation
-        the schedule could repeat in step with the ranks: with weights 3:1 and one row for each of
-        four ranks, one rank would get all samples of the second source.
+        The n rows of a global batch are permuted before each rank gets a contiguous part of them.
+        If the batch begins at position p, row j moves to index i with ``j == permute(i, n, key,
+        streams=p)``. Without this permutation the schedule could repeat in step with the ranks:
+        with weights 3:1 and one row for each of four ranks, one rank would get all samples of the
+        second source.
         """
         content = digest_of([source.content_id for source in self.mixture.sources])
         return key(content, self.seed, epoch, "mixture/deal")
 
     def sized_as(self, keys: Iterable[str]) -> MixtureOrder:
-        """Return this order with its default block sizes replaced by the block sizes of a state.
+        """Return this order with the block sizes of a saved state in place of default block sizes.
 
-        The argument `keys` lists the source keys of the state.
+        The argument `keys` holds the keys of the sources in the state; each contains the block
+        sizes of its source (see `sizes_of`). Block sizes that are not defaults do not change.
         """
         sizes = {source_of(key): sizes_of(key) for key in keys}
         orders = tuple(
@@ -379,8 +380,8 @@ class MixtureOrder:
         """Return the samples at `positions` as an int64 array of the same shape.
 
         Each sample is in 0 .. mixture.samples - 1. Raise `IndexError` for a position outside
-        0 .. n - 1. Raise `UsageError` for a position before the current phase, or an epoch that is
-        too far away.
+        0 .. n - 1. Raise `UsageError` for a position before the current phase, or an epoch that
+        ends after 2**62 positions of the run.
         """
         low, begin = self._epoch_bounds(n, epoch)
         if positions.size and not 0 <= int(positions.min()) <= int(positions.max()) < n:
@@ -472,7 +473,8 @@ class MixtureOrder:
 
         `low` is the first position of the epoch that belongs to this phase. `begin` is the position
         in the schedule at which the epoch begins, negative if the schedule begins within the epoch.
-        Raise `UsageError` if the epoch is before this phase or too far away, or has no positions.
+        Raise `UsageError` if the epoch has no positions, ends before this phase, or ends after
+        2**62 positions of the run.
         """
         phase = self.phase
         begin = phase.draws_at(Spot(epoch, 0), n)
@@ -508,10 +510,10 @@ class MixtureOrder:
         return order.samples(places, size, turn)
 
     def _numbers(self, which: int, own: Positions, turn: int) -> Positions:
-        """Return the number of samples of source `which` before each of `own` in pass `turn`.
+        """Return how many samples source `which` serves before each of `own` in pass `turn`.
 
-        The number includes all earlier passes over the source. The samples `own` are numbered in
-        the source.
+        The numbers in `own` are sample numbers within the source. The samples of all earlier passes
+        are counted too.
         """
         order, size = self.orders[which], int(self.mixture.sizes[which])
         places = order.positions(own, size, turn)
@@ -531,10 +533,10 @@ class MixtureOrder:
         return np.searchsorted(self.mixture.base, samples, "right") - 1
 
     def _places(self, which: int, numbers: Positions) -> Positions:
-        """Return the positions in the schedule at which source `which` serves samples `numbers`.
+        """Return the position in the schedule of each of `numbers`, int64 of the same shape.
 
-        Sample number n of a source is the n-th (from 0) that it serves, counted over all its
-        passes.
+        The number n stands for the time at which source `which` serves its n-th sample, counted
+        from 0 over all its passes.
         """
         draws = numbers - self.lead[which]
         return self.mixture.schedule.position_of(np.full_like(draws, which), draws)
@@ -557,11 +559,13 @@ def _before(what: str, phase: Phase) -> UsageError:
 
 
 def _key_of(source: WeightedSource, number: str, order: Order) -> str:
-    """Return the key of a source in states: CONTENT/NUMBER/ORDER, with /BLOCK/WINDOW for `Blocks`.
+    """Return the key that identifies a source in states: CONTENT/NUMBER/ORDER.
 
-    CONTENT is the first 16 digits of the content id, and NUMBER counts the sources of equal
-    content. ORDER is the first 16 digits of the SHA-256 of the canonical JSON of the number of
-    samples and the order's definition (or the name of its type, if it has no definition).
+    For an order of `Blocks`, /BLOCK/WINDOW follows. CONTENT is the first 16 digits of the content
+    id. NUMBER is 0 for the first source with this content, 1 for the second, and so on (the
+    argument `number` is "/NUMBER"). ORDER is the first 16 digits of the SHA-256 of a canonical
+    JSON: the number of samples, and the definition of the order (or the name of its type, if it has
+    no definition).
     """
     known = getattr(order, "definition", {"kind": name_of(order)})
     found = digest_of({"samples": source.samples, **known})[:16]
@@ -570,9 +574,9 @@ def _key_of(source: WeightedSource, number: str, order: Order) -> str:
 
 
 def _groups(source: Positions, passes: Positions) -> Iterator[tuple[int, int, Positions]]:
-    """Yield (source, pass, indices) for each pair of a source and a pass that occurs.
+    """Yield (s, p, indices) for each pair of a source s and a pass p that occurs.
 
-    These are the indices i at which source[i] and passes[i] are this pair.
+    The indices are all i with ``source[i] == s`` and ``passes[i] == p``.
     """
     for which, rows in _runs(source):
         for turn, some in _runs(passes[rows]):

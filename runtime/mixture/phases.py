@@ -356,11 +356,11 @@ def _progress(was: ParkedSource | None, order: Order, samples: int) -> SourcePro
 
 
 def _require_same_sources(keys: Sequence[str], last: Phase) -> None:
-    """Raise `IncompatibleError` if the state has none of the sources `keys`, or one has changed.
+    """Raise `IncompatibleError` unless a run with the sources `keys` can continue from the state.
 
-    The argument `last` is the last phase of the state. Sources that are not in the state are new,
-    and accepted. A source has changed if the state has its content and number with another key:
-    other samples, or another order.
+    The argument `last` is the last phase of the state. At least one source must be in the state;
+    sources that are not in the state are new. If the state has a source with the same content and
+    number (see `source_of`), the keys must be equal: the same samples in the same order.
     """
     known = {source_of(key): key for key in (*last.parked, *last.sources)}
     found = [(key, known[source_of(key)]) for key in keys if source_of(key) in known]

@@ -1,28 +1,29 @@
-"""Weights of a mixture as whole numbers, and the schedule, which chooses the source of each sample.
+"""Weights of a mixture as whole numbers, and the schedule that chooses the source of each sample.
 
-A **draw** is one position of the schedule, and a **period** the number of draws after which the
-schedule repeats. Weights that are integers, fractions or short decimals are exact: a float stands
-for the simplest fraction that rounds to it, so 0.7 is 7/10, 1e-6 is 1/1000000 and 1/3 is a third.
-If the exact period would be too long, the weights are rounded. Then a few possible periods are
-tried, the shortest first, until every share has a relative error of at most 0.001. If no period
-achieves this, the longest is used. `PeriodWeights.error` is the largest relative error.
-`whole_weights` raises an error if it is too large, above all for a source that would never be
-served.
+Weights that are integers, fractions or short decimals are exact. A float stands for the simplest
+fraction that rounds to it: 0.7 is 7/10, 1e-6 is 1/1000000, and ``1 / 3`` is a third. The
+**period** is the number of positions after which the schedule repeats. If the exact period would be
+longer than `max_period`, the weights are rounded: a few periods are tried, the shortest first,
+until every share has a relative error of at most 0.001. If no period achieves this, the longest is
+used. `whole_weights` raises an error if its relative error is above `tolerance`, as it is for a
+source that would never be served.
 
-The schedule chooses the source of each draw, and depends only on the whole-number weights. Source
-`i` has `weights[i]` of the `period` draws, spread evenly: after any `t` draws its count differs
-from t * weight / period by less than one. This is proportionate fair scheduling (Baruah, Cohen,
-Plaxton, Varvel: Proportionate Progress, Algorithmica 1996) on one processor. The bound means that
-draw `k` of a source must have a position from floor(k * period / weight) to ceil((k + 1) * period /
-weight) - 1. Among the draws that are allowed at a position, the schedule chooses the draw whose
-last allowed position comes first. If several draws have the same last position, it chooses the
-source with the lowest index. This rule is called earliest deadline first. It meets all deadlines if
-any schedule does, and an evenly spread schedule does.
+The schedule chooses a source at each position, and depends only on the whole-number weights. Source
+`i` has `weights[i]` of the `period` positions, spread evenly: before any position t its count
+differs from t * weight / period by less than one. This is proportionate fair scheduling (Baruah,
+Cohen, Plaxton, Varvel: Proportionate Progress, Algorithmica 1996) on one processor.
+
+The k-th time that a source is chosen, counted from 0, is called its **draw** k. Because of the
+bound, draw k must have a position from floor(k * period / weight) to ceil((k + 1) * period /
+weight) - 1. At each position several draws may be allowed. The schedule takes the draw with the
+lowest last allowed position, and if several have the same, the source with the lowest index. This
+rule is called earliest deadline first. It meets all deadlines if any schedule does, and an evenly
+spread schedule does.
 
 At the end of a period every count is exact, so all periods are the same, and a table of one period
-is enough for any position. A count is always t * weight / period rounded down or up, so the table
-needs one bit besides the source: 2 bytes per position, or 1 for up to 128 sources. The table is
-filled on demand, at some 0.2 microseconds per position.
+is enough for any position. For each position the table holds the source, and one bit that says
+whether the count is t * weight / period rounded up or down. This takes 2 bytes per position, or 1
+for up to 128 sources. The table is filled on demand, at some 0.2 microseconds per position.
 """
 
 from __future__ import annotations
@@ -159,9 +160,9 @@ def _smallest_integers(fractions: Sequence[Fraction]) -> list[int]:
 def _rounded(asked: Sequence[int], period: int) -> list[int]:
     """Return `asked` scaled to whole numbers that sum to `period`.
 
-    The quota of a weight is its exact, fractional number of draws in the period. All quotas are
-    rounded down. To reach the sum, some of them are then rounded up instead: the quotas whose
-    relative error this reduces most (or increases least).
+    The exactly scaled numbers are fractions. All are rounded down, and then as many as the sum
+    requires are rounded up instead. These are the numbers for which rounding up reduces the
+    relative error most, or increases it least.
     """
     total = sum(asked)
     found = [weight * period // total for weight in asked]
@@ -216,7 +217,10 @@ Counts = npt.NDArray[np.int64]
 
 
 class _Filled(NamedTuple):
-    """Number of filled positions in the table, and the keys of draws that wait for a position."""
+    """Number of positions filled in the table, and the draws that wait for a position.
+
+    The heap `waiting` holds the draws that are allowed before position `stop`, but come later.
+    """
 
     stop: int
     waiting: tuple[int, ...]  # a heap of deadline * sources + source
@@ -330,7 +334,7 @@ class Schedule:
         return found
 
     def _first(self) -> Counts:
-        """Return the index in `_places` at which the positions of each source begin."""
+        """Return, for each source, the index of its first position in the array of `_inverted`."""
         return np.cumsum(self._weight) - self._weight
 
     def _inverted(self) -> npt.NDArray[np.int32]:
@@ -369,10 +373,11 @@ class Schedule:
         return _Filled(stop, tuple(waiting))
 
     def _released(self, start: int, stop: int) -> tuple[Counts, Counts]:
-        """Return the draws that become allowed at positions `start` to `stop`, and their counts.
+        """Return the draws whose first allowed position is in the given range, and their counts.
 
-        The first array holds the draws as heap keys, sorted by their earliest allowed position. The
-        second array, int64 [stop - start], holds the number of these draws for each position.
+        The range is `start` .. `stop` - 1. The first array holds the draws as heap keys, sorted by
+        first allowed position. The second array, int64 [stop - start], holds the number of these
+        draws for each position.
         """
         first, last = (-(-at * self._weight // self.period) for at in (start, stop))
         count = last - first

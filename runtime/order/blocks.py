@@ -167,12 +167,14 @@ class _Plan(NamedTuple):
     """The arithmetic of a `Blocks` order in one epoch.
 
     An epoch is laid out as the blocks of the first window, then the blocks of the second window,
-    and so on. Inside their windows the samples are not permuted yet. The **place** of a block is
-    its index in this layout. The position of a sample is its index in this layout.
+    and so on. In this layout, before the samples are permuted inside their windows:
 
-    The short block lacks some samples. The **row** of a sample is what its position would be if the
-    short block were full. The **hole** is the range of rows of the missing samples. The methods
-    `rows_at` and `positions_of` convert between positions and rows.
+    - the **place** of a block is its index among all blocks;
+    - the **position** of a sample is its index among all samples;
+    - the **row** of a sample is what its position would be if the short last block were full;
+    - the **hole** is the range of rows that the short block lacks.
+
+    So the row of a sample after the hole is its position plus the size of the hole.
     """
 
     n: int
@@ -188,10 +190,7 @@ class _Plan(NamedTuple):
     inside_key: OrderKey
 
     def rows_at(self, positions: Positions) -> Positions:
-        """Return the row at each of `positions`.
-
-        The row of a sample after the hole is its position plus the size of the hole.
-        """
+        """Return the row of the sample at each of `positions`; see `_Plan`."""
         return positions + self.missing * (positions >= self.hole)
 
     def positions_of(self, rows: Positions) -> Positions:
@@ -199,11 +198,12 @@ class _Plan(NamedTuple):
         return rows - self.missing * (rows > self.hole)
 
     def first(self, windows: Positions) -> Positions:
-        """Return the place of the first block of each window."""
+        """Return the place of the first block of each window: its index in the layout of the epoch.
+        """
         return windows * (self.strata - 1) + np.minimum(windows, self.long)
 
     def window(self, places: Positions) -> Positions:
-        """Return the index of the window that contains each of `places`."""
+        """Return the index of the window of each block, given the places of the blocks."""
         beyond = places - self.long * self.strata
         shorter = self.long + beyond // max(1, self.strata - 1)
         return np.where(beyond < 0, places // self.strata, shorter)
@@ -216,10 +216,10 @@ class _Plan(NamedTuple):
     def within(
         self, inside: Positions, sizes: Positions, windows: Positions, *, back: bool = False
     ) -> Positions:
-        """Return where each sample lies in its window after the samples of the window are permuted.
+        """Return the index of each sample in its window, after the window's samples are permuted.
 
-        Sample i lies at `inside[i]`, counted from the start of window `windows[i]`, which has
-        `sizes[i]` samples. At most four of these sizes are different. If `back` is true, the
+        Before, sample i has the index `inside[i]` in the window `windows[i]`, which has `sizes[i]`
+        samples. The array `sizes` contains at most four different values. If `back` is true, the
         inverse permutation is applied.
         """
         move = unpermute if back else permute
@@ -232,7 +232,7 @@ class _Plan(NamedTuple):
         return out
 
     def blocks_at(self, places: Positions) -> Positions:
-        """Return the block at each place.
+        """Return the number of the block at each of `places`, indices in the layout of the epoch.
 
         If the places lie in one window or two adjacent windows, the blocks come from a cache.
         """
@@ -246,7 +246,7 @@ class _Plan(NamedTuple):
         return row.take(places - first)
 
     def dealt(self, places: Positions) -> Positions:
-        """Compute the block at each place, without the cache."""
+        """Return the same as `blocks_at`, computed without the cache."""
         windows = self.window(places)
         strata = places - self.first(windows)
         blocks = strata * self.windows + self._deal(windows, strata) - self.offset
@@ -278,7 +278,7 @@ class _Plan(NamedTuple):
 
 @lru_cache(maxsize=_KEPT)
 def _blocks_of(plan: _Plan, window: int) -> Positions:
-    """Return the indices of the blocks of a window, in the order of their places."""
+    """Return the numbers of the blocks of a window, in the order in which they are laid out."""
     first, stop = plan.first(np.array([window, window + 1])).tolist()
     return plan.dealt(np.arange(first, stop))
 

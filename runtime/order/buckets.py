@@ -38,7 +38,7 @@ _KEPT = 2  # pools: the positions that a sampler orders at once may lie in two
 
 
 class PoolCache:
-    """Cache of the two pools that were sorted into batches most recently.
+    """Cache of the last two pools: groups of samples, sorted by length and cut into batches.
 
     A pool is identified by the key (pool number, number of samples in an epoch, epoch).
     """

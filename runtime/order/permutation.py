@@ -219,10 +219,11 @@ class _Network:
         self._asked: frozenset[bool] = frozenset()
 
     def permute(self, words: _Words, shift: _Words | None, back: bool) -> _Words:
-        """Return `words` permuted by the network. A result of n or more goes through it again.
+        """Return `words` (numbers in 0 .. n - 1) permuted by the network.
 
-        If `back` is true, the inverse of the network is applied. If `shift` is given, it is added
-        to the input of every round.
+        The network is applied again to each result of n or more, until it is below n. If `back` is
+        true, the inverse of the network is applied. If `shift` is given, it is added to the input
+        of every round.
         """
         out = self._apply(words, shift, back)
         outside = np.flatnonzero(out >= self._n)
@@ -236,10 +237,10 @@ class _Network:
         return out
 
     def _has_table(self, back: bool) -> bool:
-        """Return whether `permute` looks up results of n or more in the table `_ends(back)`.
+        """Return whether `permute` should look up results of n or more in the table `_ends(back)`.
 
-        This is so from the second call with the same `back` on, unless the table would be too
-        large. Each call is recorded.
+        Return False for the first call with each value of `back`, because a table is not worth
+        making for one use. Also return False if the table would be too large.
         """
         if self._beyond > _TABLE:
             return False
@@ -247,13 +248,13 @@ class _Network:
         return back in asked
 
     def _ends(self, back: bool) -> _Words:
-        """Return a table: entry i is the result of the cycle walk that starts at n + i.
+        """Return a table: entry i is the number at which the cycle walk from n + i ends.
 
         A cycle walk applies the network (if `back` is true, its inverse) again and again, until the
-        result is below n. Nearly every block of positions needs a few walks. Applying the network
-        to these few numbers would cost as much as applying it to a thousand, so the results are
-        stored in this table. Some walks never get below n, and their entries are arbitrary numbers
-        of n or more. These entries are not used, because no walk that starts below n gets there.
+        result is below n. Usually only a few of the positions permuted at once need a walk. The
+        table is faster than the network for these, because the network takes as long for a few
+        numbers as for a thousand. Some walks never get below n, and their entries have no meaning.
+        No walk that starts below n gets there, so these entries are not used.
         """
         ends = self._tables.get(back)
         if ends is None:

@@ -58,8 +58,7 @@ class Skips:
         self._recent: list[tuple[Order, int, int, Positions]] = []
 
     def positions(self, places: Positions, order: Order, n: int, epoch: int) -> Positions:
-        """Return the position in the full order of each of `places`, as an int64 array of that
-        shape.
+        """Return the position in the full order of each of `places`, as int64 of the same shape.
 
         A place is an index in the order without the skipped samples. If s samples are skipped,
         place n - s (the end of the epoch) gives position n. Raise `IndexError` for a place outside
@@ -72,12 +71,11 @@ class Skips:
         return places + np.searchsorted(before, places, "right")
 
     def places(self, positions: Positions, order: Order, n: int, epoch: int) -> Positions:
-        """Return, for each of `positions`, the number of unskipped samples before it.
+        """Return the number of unskipped samples before each of `positions`.
 
-        The result is an int64 array of the same shape. For the position of an unskipped sample, the
-        number is the place of this sample. For a skipped sample, the number is the place of the
-        next unskipped sample. If s samples are skipped, position n (the end of the epoch) gives
-        n - s. Raise `IndexError` for a position outside 0 .. n.
+        The result is an int64 array of the same shape. For an unskipped sample, this number is its
+        index in the order without the skipped samples, called its place. Position n is the end of
+        the epoch. Raise `IndexError` for a position outside 0 .. n.
         """
         gaps = self.gaps(order, n, epoch)
         _within(positions, n, "position")
