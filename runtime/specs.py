@@ -515,8 +515,7 @@ def _check_token_rows(spec: Any) -> None:
 
 
 def _check_choice(name: str, value: Any, known: Any) -> None:
-    """Raise `UsageError` unless `value` is None or in `known`. None means the default of a split.
-    """
+    """Raise `UsageError` unless `value` is in `known` or None, the default of a split."""
     if value is not None:
         one_of(name, value, known if isinstance(known, tuple) else get_args(known))
 

@@ -105,7 +105,7 @@ def _zero(curriculum: Curriculum, epoch: int) -> int:
 def _half_wave(now: int, last: int) -> int:
     """Return (1 - cos(pi now / last)) / 2 in units of 2**-62.
 
-    This is the square of the sine of half the angle. The sine is computed as a Taylor series of
+    This equals sin(x)**2 with x = pi now / (2 last). The sine is computed as a Taylor series of
     64-bit products, each rounded down. The error is below 2**-60.
     """
     if 2 * now > last:

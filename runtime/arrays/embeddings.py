@@ -185,7 +185,7 @@ class _Column:
     def take(self, rows: Ints, *, check: bool) -> torch.Tensor:
         """Return the given rows, all of which must exist, as a tensor [len(rows), *row_shape].
 
-        If `check` is true, raise `IntegrityError` if a stored number is invalid, such as NaN.
+        With `check`, raise `IntegrityError` if a stored number is invalid, such as NaN.
         """
         found = self.array.take_known(rows)
         if check:

@@ -38,11 +38,11 @@ _FURTHEST = 3  # tokens by which shifts of labels are looked for, in both direct
 def validate_first_batch(loader: Loader, *, vocab_size: int | None = None) -> Any:
     """Check the next batch of `loader`, and return it.
 
-    The argument `vocab_size` is the number of embeddings of the model. If it is None, ids are
-    compared with the vocabulary of the dataset. Embeddings and pairs are checked by the functions
-    of runtime/arrays/batch_checks.py, and batches made by a collate function by `check_collated`.
-    Raise `IncompatibleError` (E_BATCH) for the first problem; the error names field, row and value.
-    Raise `UsageError` if `loader` is no `Loader`.
+    The argument `vocab_size` is the number of token ids that the model accepts. If it is None, ids
+    are compared with the vocabulary of the dataset. Rows of embeddings and pairs are checked by the
+    functions of runtime/arrays/batch_checks.py, and batches made by a collate function by
+    `check_collated`. Raise `IncompatibleError` (E_BATCH) for the first problem; the error names
+    field, row and value. Raise `UsageError` if `loader` is no `Loader`.
 
     The next pass serves this batch again. The call costs as much as making one batch. For a
     stream over a built dataset it also reads one window of blocks. For a foreign stream it also

@@ -1,6 +1,6 @@
-"""Lookup of the input and position of a document, and of the documents made from a record.
+"""Find the input and position of a document, and the documents that were made from a record.
 
-It searches memory-mapped arrays, so only a few pages are read.
+The functions search memory-mapped arrays, so only a few pages are read.
 """
 
 from __future__ import annotations

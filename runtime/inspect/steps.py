@@ -1,4 +1,4 @@
-"""Conversion of positions in an epoch to steps, ranks and rows, and back.
+"""`Steps`: converts positions in an epoch to steps, ranks and rows, and back.
 
 This is the arithmetic of runtime/loader/batch_sampler.py for many positions at once. The "place" of
 a sample is its position in the order of an epoch, counted without skipped samples.
@@ -25,7 +25,10 @@ NOT_SERVED = -1
 
 
 class DividedOrder(Protocol):
-    """Properties of a `GlobalBatchSampler` that decide which rank serves which position."""
+    """Interface of a batch sampler: the properties that decide which rank serves which position.
+
+    `GlobalBatchSampler` has them.
+    """
 
     @property
     def samples(self) -> int:

@@ -144,8 +144,8 @@ class MixtureDataset(BatchDataset):
     def by_source(self, samples: Ints) -> Iterator[tuple[int, Ints, Ints]]:
         """Yield (source, rows, own) for each source that has samples in `samples`.
 
-        `source` is the index of the source, and `rows` are the indices in `samples` of its samples.
-        The array `own` holds the same samples, numbered from 0 within the source. `PADDING` stays
+        `source` is the index of the source. `rows` are all i for which ``samples[i]`` belongs to
+        the source. `own` are these samples, numbered from 0 within the source. `PADDING` stays
         `PADDING`, and counts as a sample of the first source. Raise `IndexError` for any other
         number outside 0 .. len - 1.
         """

@@ -8,9 +8,9 @@ serves sample ``k % m`` of pass ``k // m``. Each pass is a different permutation
 pass does not end an epoch. Skipping samples does not change the schedule.
 
 The order is one endless sequence, and an epoch is the next `n` positions of it, for any `n`. So an
-epoch of a mixture is not a permutation of the samples: it may contain a source more than once, or
-only a part of a source. In any prefix of the sequence, the number of samples of every source is in
-proportion to the whole-number weights of the schedule, to within one sample.
+epoch of a mixture is not a permutation of the samples: it may contain the samples of a source more
+than once, or only some of them. In any prefix of the sequence, the number of samples of every
+source is in proportion to the whole-number weights of the schedule, to within one sample.
 
 A run whose weights, sources or skip lists change continues in a new phase
 (runtime/mixture/phases.py). In the new phase, each source continues where it stopped:
@@ -533,10 +533,10 @@ class MixtureOrder:
         return np.searchsorted(self.mixture.base, samples, "right") - 1
 
     def _places(self, which: int, numbers: Positions) -> Positions:
-        """Return the position in the schedule of each of `numbers`, int64 of the same shape.
+        """Return the position in the schedule at which source `which` serves its n-th sample.
 
-        The number n stands for the time at which source `which` serves its n-th sample, counted
-        from 0 over all its passes.
+        The argument `numbers` holds the values of n, counted from 0 over all passes over the
+        source. The result is an int64 array of the same shape.
         """
         draws = numbers - self.lead[which]
         return self.mixture.schedule.position_of(np.full_like(draws, which), draws)

@@ -360,7 +360,7 @@ def _require_same_sources(keys: Sequence[str], last: Phase) -> None:
 
     The argument `last` is the last phase of the state. At least one source must be in the state;
     sources that are not in the state are new. If the state has a source with the same content and
-    number (see `source_of`), the keys must be equal: the same samples in the same order.
+    number (see `source_of`), it must have the same key, that is, the same samples and order.
     """
     known = {source_of(key): key for key in (*last.parked, *last.sources)}
     found = [(key, known[source_of(key)]) for key in keys if source_of(key) in known]

@@ -66,9 +66,9 @@ _DIGITS = 17  # a float has no more
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeriodWeights:
-    """Number of positions of each source in one period of the schedule, in `weights`.
+    """Weights as whole numbers: `weights[i]` of every `period` positions belong to source i.
 
-    These numbers are at least 1, and their sum is `period`. `error` is the largest relative
+    The numbers are at least 1, and their sum is `period`. `error` is the largest relative
     difference between a source's share and the requested share, 0.0 if all shares are exact.
     """
 

@@ -198,8 +198,7 @@ class _Plan(NamedTuple):
         return rows - self.missing * (rows > self.hole)
 
     def first(self, windows: Positions) -> Positions:
-        """Return the place of the first block of each window: its index in the layout of the epoch.
-        """
+        """Return the place of the first block of each window, as an index in the epoch's layout."""
         return windows * (self.strata - 1) + np.minimum(windows, self.long)
 
     def window(self, places: Positions) -> Positions:

@@ -3,8 +3,9 @@
 `permute` is a Feistel network over the positions `0 .. n - 1`. It is a bijection for any round
 function, needs O(1) memory for any n up to 2**48, and is computed for a whole batch at once.
 `unpermute` runs the network backwards, and so returns the position of a sample without a search.
-The order depends only on content id, seed, epoch, purpose and n, and stays the same for ever. Any
-change to the code below would break every resumed run, so it needs a new `_DOMAIN`.
+The order depends only on content id, seed, epoch, purpose and n, and stays the same for ever. A
+change of the order would break every resumed run. So code that changes it needs a new value of
+`_DOMAIN`, which is a part of every key.
 
 The round function returns the high bits of a multiply-xorshift-multiply hash. There are 8 rounds
 for most n. If the two halves of a number have only a few bits, they mix slowly, so there are 16
