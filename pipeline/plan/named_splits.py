@@ -1,6 +1,6 @@
 """Detection of inputs that are named like splits, such as ``data/test-00000-of-00004.parquet``.
 
-The names are those by which the `datasets` library recognizes splits:
+The names of splits are those that the `datasets` library recognizes:
 https://huggingface.co/docs/datasets/repository_structure
 """
 
@@ -59,9 +59,14 @@ def split_in_name(name: str) -> str | None:
 def named_splits(sources: Sequence[Source], hf_split: str | None = None) -> dict[str, list[Source]]:
     """Return the inputs that are named like splits, by split, if they should be built separately.
 
-    This is so in three cases: there are both training inputs and held-out inputs (`val` or `test`),
-    all inputs are held out, or a held-out file is named only after a split, such as ``test.jsonl``.
-    Otherwise return an empty dict, because a folder ``test`` beside other folders may contain
+    This is so if any input is held out, that is, named like `val` or `test`, and one of these is
+    true:
+
+    - Other inputs are named like `train`.
+    - All inputs are held out.
+    - The whole name of a held-out file is that of a split, such as ``test.jsonl``.
+
+    Otherwise return an empty dict. For example, a folder ``test`` beside other folders may contain
     anything.
     """
     found: dict[str, list[Source]] = {}
@@ -85,11 +90,13 @@ def named_split_notes(
     shares: Mapping[str, float | int | None],
     kind: str = "",
 ) -> Iterator[str]:
-    """Yield a note on inputs that are named like splits, with commands to build them separately.
+    """Yield a note on inputs that are named like splits, and commands that build them separately.
 
-    Yield nothing if all inputs belong to the same split and all records go to one split. The
-    argument `shares` maps each split of the build to its share. The argument `kind` is the value of
-    ``--kind`` in the commands, or empty to leave the option out.
+    Yield nothing if there are no such inputs. Also yield nothing if all of them are named like the
+    same split, and the build has only one split with records.
+
+    The argument `shares` maps each split of the build to its share. The argument `kind` is the
+    value of ``--kind`` in the commands. If it is empty, the option is left out.
     """
     found = named_splits(sources, options.hf_split)
     if not found and (split := _only_folder(options)):
@@ -111,7 +118,7 @@ def named_split_notes(
 
 
 def _only_folder(options: NamedSplitOptions) -> str | None:
-    """Return "val" or "test" if the only input is a folder named after this split, otherwise None.
+    """Return "val" or "test" if the only input is a folder named like this split, otherwise None.
 
     For example, the result is "val" for folders named `val`, `dev` and `validation`.
     """
@@ -127,7 +134,7 @@ def _named(inputs: Sequence[Source]) -> str:
 
 
 def _spelled(inputs: Sequence[Source], sources: Sequence[Source]) -> list[str]:
-    """Return values of ``--input`` that select exactly `inputs` from all `sources`.
+    """Return values of ``--input`` that select `inputs`, but no others of `sources`.
 
     If possible, the result is a single path or pattern.
     """

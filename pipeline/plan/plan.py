@@ -1,9 +1,9 @@
 """The plan of a build: everything that a worker needs to know, in one file.
 
-A build is divided into units: byte ranges of plain files, whole compressed files, row groups, or
-row ranges. The division depends only on the sizes of the inputs, so it is the same for any number
-of workers, and no records are read to find it. Any process can process a unit, given the plan and
-the number of the unit (see `execute.task`).
+The inputs of a build are divided into units: byte ranges of plain files, whole compressed files,
+row groups, or row ranges. The units depend only on the sizes of the inputs, so they are the same
+for any number of workers, and no records are read to find them. Any process can process a unit,
+given the plan and the number of the unit (see `execute.task`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ _MAX_SPANS = 4096  # in a unit
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """Part of the input that is processed as one task. It consists of spans, in order."""
+    """Part of the inputs that is processed as one task.
+
+    It consists of one or more spans. Each span is a part of one input.
+    """
 
     number: int
     spans: tuple[Span, ...]
@@ -55,7 +58,9 @@ class Unit(msgspec.Struct, frozen=True):
 class Splitting(msgspec.Struct, frozen=True, kw_only=True):
     """Rule that assigns documents to splits.
 
-    If exact sizes are requested, `ends` is empty, because the ends are known only after hashing.
+    Each split has a part of the range of hashes, and `ends` are the ends of these parts. If exact
+    sizes are requested, `ends` is empty, because the ends are known only after all documents are
+    hashed.
     """
 
     names: tuple[str, ...]
@@ -126,7 +131,7 @@ def plan_key(parts: object) -> str:
 def make_units(sources: tuple[Source, ...], read: ReadOptions) -> tuple[Unit, ...]:
     """Return the units into which `sources` are divided, in order.
 
-    Consecutive small inputs are combined in a unit.
+    Consecutive small inputs share a unit.
     """
     builder = UnitBuilder(unit_bytes(sum(source.size for source in sources)))
     for number, source in enumerate(sources):
@@ -152,9 +157,9 @@ class UnitBuilder:
         self._size = 0
 
     def add(self, span: Span, size: int) -> None:
-        """Add a span of `size` stored bytes, which is not divided.
+        """Add `span`, which has `size` stored bytes, to a unit as it is.
 
-        It goes into the current unit, or into a new unit if the current one would become too large.
+        The unit is the current one, or a new one if the current one would become too large.
         """
         if self._spans and (self._size + size > self._limit or len(self._spans) >= _MAX_SPANS):
             self._close()
@@ -171,7 +176,7 @@ class UnitBuilder:
             self.add(Span(number, start, stop), stop - start)
 
     def add_row_groups(self, number: int, source: Source) -> None:
-        """Add the Parquet file with index `number`, divided between row groups."""
+        """Add the Parquet file with index `number`, divided into ranges of row groups."""
         groups = parquet_row_groups(source)
         stored = sum(size for _, size in groups) or 1
         start = size = 0
@@ -183,14 +188,17 @@ class UnitBuilder:
         self.add(Span(number, start, len(groups)), source.size * size // stored)
 
     def add_rows(self, number: int, rows: int, size: int) -> None:
-        """Add the table with index `number`, of `rows` rows and `size` bytes, as row ranges."""
+        """Add the table with index `number`, divided into ranges of rows.
+
+        The table has `rows` rows and `size` stored bytes.
+        """
         step = max(1, self._limit * rows // max(1, size))
         for start in range(0, max(rows, 1), step):
             stop = min(start + step, rows)
             self.add(Span(number, start, stop), size * (stop - start) // max(1, rows))
 
     def finish(self) -> tuple[Unit, ...]:
-        """Return all units. No span may be added afterwards."""
+        """Return all units. Nothing can be added afterwards."""
         self._close()
         return tuple(self._units)
 

@@ -39,8 +39,8 @@ class Sample:
     """Sample of texts, some of them truncated, and measurements made while it was read.
 
     `documents` is the number of documents examined. They take up `stored_bytes` bytes of the input
-    and contain `text_bytes` bytes of text. Of this text, `read_bytes` bytes were read, in `seconds`
-    seconds, and `kept_bytes` bytes are in `texts`.
+    and contain `text_bytes` bytes of text. Of these, `read_bytes` bytes were read in `seconds`
+    seconds. The `texts` of the sample have `kept_bytes` bytes.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Sample:
     """Distinct split keys; none are added once there are more than `FEW_KEYS`."""
 
     def keep(self, texts: Iterable[str], room: int) -> int:
-        """Add the beginning of `texts`, at most `room` bytes in total, to the sample.
+        """Add `texts` to the sample, truncated to `room` bytes in total.
 
         Return the number of bytes of all `texts`, including those not added.
         """
@@ -100,7 +100,7 @@ def take_sample(
 
 
 def _look_at_records(sample: Sample, source: Source, reader: SpanReader, room: int) -> int:
-    """Add the first usable records of a span to `sample`, up to `room` bytes of text.
+    """Add usable records from the start of a span to `sample`, up to `room` bytes of text.
 
     Return the number of bytes of text that were read. It may be larger than `room`.
     """
@@ -126,7 +126,7 @@ def _look_at_records(sample: Sample, source: Source, reader: SpanReader, room: i
 
 
 def _look_at_file(sample: Sample, source: Source, reader: SpanReader, room: int) -> int:
-    """Add up to `room` bytes from the beginning of a file that is one document to `sample`.
+    """Add the beginning of a file to `sample`, up to `room` bytes. The whole file is one document.
 
     Return the number of bytes of text that were added, or 0 if the file cannot be used.
     """

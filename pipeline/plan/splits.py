@@ -2,10 +2,12 @@
 
 The split of a document depends only on its key (the text, or the value of the field) and on the
 seed. When data is added, reordered or re-sharded, no document changes its split. Documents with
-equal keys are in the same split. Exact sizes (`--split-mode count`) need all hashes: two passes
-with constant memory find the points at which the sorted hashes are cut. If a cut falls among
-documents with the same key, these documents are divided by record id. So equal documents can be in
-two splits only if exact sizes are requested.
+equal keys are in the same split.
+
+For exact sizes (`--split-mode count`), the sorted hashes are cut at the requested numbers of
+documents. Two passes over all hashes, with constant memory, find the cuts. Only with exact sizes
+can documents with equal keys be in two splits: if a cut falls among them, they are divided by
+record id.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _VERY_FEW_KEYS = 10  # with so few, sizes can be far from the shares
 
 
 def ordered_names(names: Iterable[str]) -> list[str]:
-    """Return the names of splits in the order of their parts of the hash range.
+    """Return the names of splits in the order in which they divide the range of hashes.
 
     The names are sorted, but `train` comes last.
 
@@ -86,7 +88,7 @@ def thresholds(ratios: Sequence[float]) -> list[int]:
 
 
 def assign(hashes: Hashes, ends: Sequence[int]) -> npt.NDArray[np.intp]:
-    """Return the index of the part of the hash range that contains each hash.
+    """Return, for each hash, the index of the part of the range [0, 2**64) that contains it.
 
     The argument `ends` is a result of `thresholds`. The result is an intp array [hashes].
     """
@@ -101,11 +103,15 @@ def assign(hashes: Hashes, ends: Sequence[int]) -> npt.NDArray[np.intp]:
 def exact_sizes(shares: Sequence[float | int | None], total: int) -> list[int]:
     """Return the number of documents in each part if `total` documents are divided by `shares`.
 
-    Each share is a fraction of `total`, a number of documents, or None for the rest. Fractions are
-    rounded to the nearest number of documents (half to even). If the sum would exceed `total`, all
-    fractions are rounded down instead. If no share is None, all must be fractions, and the last
-    part also gets the documents that rounding leaves over. If the other parts exceed `total`, the
-    rest (the share None) is negative.
+    Each share is one of these:
+
+    - A fraction of `total`, rounded to the nearest number of documents (half to even). If the sum
+      of the sizes would exceed `total`, all fractions are rounded down instead.
+    - A number of documents.
+    - None, for all other documents. This size is negative if the other sizes exceed `total`.
+
+    If no share is None, all must be fractions. The last part then also gets the documents that
+    rounding leaves over.
 
     >>> exact_sizes([10, 0.25, None], 100), exact_sizes([0.29, 0.71], 100)
     ([10, 25, 65], [29, 71])
@@ -126,11 +132,11 @@ def cut_points(
 ) -> list[tuple[int, int]]:
     """Return the (hash, record id) at which each part except the last ends (exclusive).
 
-    The documents are sorted by hash, then by record id. The argument `sizes` lists the number of
-    documents in each part. The function `parts` yields the hashes and record ids of all documents
-    in batches, and is called twice. Hashes are counted in 65,536 buckets. Only the documents in the
-    buckets of the cuts are held in memory, at 16 bytes each. They are few unless many documents
-    have the same key.
+    The documents are sorted by hash, then by record id, and divided into parts of the given
+    `sizes`. The function `parts` yields the hashes and record ids of all documents in batches. It
+    is called twice, first to count the hashes in 65,536 buckets, and then to sort the buckets in
+    which a part ends. Only the documents in these buckets are held in memory, at 16 bytes each.
+    They are few unless many documents have the same key.
     """
     ranks = np.cumsum(sizes)[:-1].tolist()
     histogram = np.zeros(1 << _BUCKET_BITS, np.int64)
@@ -198,12 +204,16 @@ def split_notes(
     exact: bool = False,
     sampled: bool = False,
 ) -> Iterator[str]:
-    """Yield a note if a split that should have documents is empty, or if split keys are few.
+    """Yield a note if a split that should have documents is empty, or if there are few split keys.
 
-    The argument `sizes` maps each split to its number of documents, and `shares` to what the user
-    requested (0 for no documents, None for the rest). `key` is the field that decides the split, or
-    None. `keys` is the number of its distinct values, which is not exact above `FEW_KEYS`. `exact`
-    says whether exact sizes were requested, and `sampled` whether `keys` comes from a sample.
+    The arguments are:
+
+    - `sizes` maps each split to its number of documents.
+    - `shares` maps each split to what the user requested (0 for no documents, None for the rest).
+    - `key` is the name of the field that decides the split, or None.
+    - `keys` is the number of distinct values of this field, which is exact only up to `FEW_KEYS`.
+    - `exact` says whether exact sizes were requested.
+    - `sampled` says whether only a sample of the values was counted.
 
     >>> list(split_notes({"train": 3, "val": 0}, {"train": 0.9, "val": 0.1}))[0][:30]
     'nothing fell to the split val:'

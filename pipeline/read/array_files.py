@@ -116,7 +116,7 @@ def _decoding(source: Source) -> AbstractContextManager[None]:
 
 
 def _bounded(layout: ArrayLayout, source: Source) -> ArrayLayout:
-    """Return `layout` unchanged. Raise `InputError` if a row is larger than `MAX_RECORD_BYTES`."""
+    """Return `layout`. Raise `InputError` if a row is larger than `MAX_RECORD_BYTES`."""
     if layout.rows and layout.stride > MAX_RECORD_BYTES:
         raise input_error(
             f"its rows have {layout.stride:,} bytes, over the limit of {MAX_RECORD_BYTES:,}",
@@ -261,7 +261,8 @@ class _NpzFile:
     def _open(self, name: str) -> tuple[BinaryIO, ArrayLayout]:
         """Return the open stream of the member `name`, positioned at its data, and its layout.
 
-        Raise `InputError` if the array has no rows or does not have the size that its header says.
+        Raise `InputError` if the array has no rows, or if its size is not the one stated in its
+        header.
         """
         info = self._archive.getinfo(name)
         stream: Any = self._archive.open(info)

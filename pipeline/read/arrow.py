@@ -52,9 +52,10 @@ def arrow_errors() -> tuple[type[Exception], ...]:
 class BatchLimits:
     """Limits on the number of rows that are decoded together.
 
-    A batch has at most `rows` rows and about `bytes` bytes in the wanted columns. In a Parquet
-    column with a dictionary, every row may hold the longest text of the dictionary. If `for_text`
-    is given and this text has `n` bytes, a batch has at most ``for_text(n)`` rows.
+    A batch has at most `rows` rows and about `bytes` bytes in the wanted columns. A Parquet column
+    may store its distinct texts in a dictionary, and every row may then hold the longest of them.
+    So if `for_text` is given, a batch has at most ``for_text(n)`` rows, where `n` is the length in
+    bytes of the longest text in a dictionary.
     """
 
     rows: int
@@ -88,7 +89,7 @@ class Table(Protocol):
         """Return the index in the table of the first row of `span`."""
 
     def stored_bytes(self, span: Span) -> Callable[[int], int]:
-        """Return a function that estimates the input bytes taken up by the first rows of `span`.
+        """Return a function that estimates the stored bytes of the first rows of `span`.
 
         The function is called with the number of rows. Only the difference between two results is
         meaningful, because all results may be too large by the same constant.
@@ -136,10 +137,10 @@ def portions(
 ) -> Iterator[P]:
     """Yield the batches of records that `convert` makes from the Arrow rows of `span`.
 
-    The argument `batches` holds these rows. The function is called once for each Arrow batch, as
-    ``convert(rows, row, record)``. The first row of the batch has the index `row` in the table and
-    the index `record` in the span. The attribute `consumed` of each result is set to the stored
-    bytes of its rows. Raise `InputError` if the function raises one of `arrow_errors`.
+    The argument `batches` holds these rows. ``convert(rows, row, record)`` is called for each Arrow
+    batch `rows`, whose first row has the index `row` in the table and the index `record` in the
+    span. The attribute `consumed` of each result is set to the number of stored bytes that its rows
+    take up. Raise `InputError` if `convert` raises one of `arrow_errors`.
     """
     with table.decoding():
         first, stored = table.first_row(span), table.stored_bytes(span)

@@ -1,8 +1,8 @@
-"""Texts and split keys from tables of Arrow rows.
+"""Reader of texts and split keys from tables of Arrow rows.
 
-At most 8 MiB of text (or a single larger record) is converted to Python objects at a time. In a
-column with a dictionary or of a view type, many rows can share one stored text. Without this limit,
-such a column in a small file could therefore fill any amount of memory.
+At most 8 MiB of text (or a single larger record) is converted to Python objects at a time. Many
+rows can share one stored text if the column has a dictionary or a view type such as `string_view`.
+Without this limit, such a column in a small file could fill any amount of memory.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def _sizes_of(array: Any) -> npt.NDArray[np.int64]:
 
 
 def _cuts(sizes: npt.NDArray[np.int64]) -> list[int]:
-    """Return the row numbers at which the batches begin, followed by the number of rows.
+    """Return the indices of the rows with which batches begin, followed by the number of rows.
 
     The argument `sizes` holds the size of each row in bytes. A batch has at most `TEXT_BYTES`
     bytes, but a larger row has a batch of its own.

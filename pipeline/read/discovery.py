@@ -117,9 +117,9 @@ def _notes(folder: Path, options: Search) -> Iterator[str]:
 
 
 def _conversion_remedy(suffixes: Collection[str], what: str) -> str | None:
-    """Return advice on how to unpack or convert files with the given `suffixes`.
+    """Return advice on how to unpack archives, or convert tables, with the given `suffixes`.
 
-    Return None if a suffix belongs to neither an archive nor a table, or if there is no suffix.
+    Return None if there is no suffix, or if a suffix is neither that of an archive nor of a table.
     The advice calls the files `what`, which is "it" or "them".
     """
     packed, tables = _PACKED.keys() & suffixes, _TABLES.keys() & suffixes
@@ -410,9 +410,10 @@ def _wide_encoding(head: bytes) -> str | None:
 
 
 def _opens_array(head: bytes) -> bool:
-    """Return whether `head` begins with ``[`` and its first line is not a complete JSON value.
+    """Return whether `head` begins a JSON array that continues after the first line.
 
-    If the first line is complete, the file may be JSON lines, each of which is an array.
+    An array that is complete on the first line does not count, because the file may be JSON lines
+    that are all arrays.
     """
     first = head.removeprefix(_BOM).lstrip().split(b"\n", 1)[0]
     if not first.startswith(b"["):

@@ -1,4 +1,4 @@
-"""Access to Hugging Face datasets, on disk or on the hub, with checks for changed files.
+"""Reader of Hugging Face datasets, on disk or on the hub, which checks for changed files.
 
 No other module of this package imports `datasets`.
 """

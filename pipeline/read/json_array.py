@@ -1,4 +1,4 @@
-"""Division of a file that is one JSON array into its elements, while the file is read in chunks.
+"""Reader that divides a file that is one JSON array into its elements, chunk by chunk.
 
 Brackets, commas and quotes alone decide where elements begin and end. A few vectorised passes over
 each chunk find them. Each element is parsed separately, so an invalid element does not affect the
@@ -92,10 +92,10 @@ def _opening(parts: Iterator[bytes], name: str) -> tuple[bytes, bytes]:
 
 
 class _Scanner:
-    """Search for the ends of elements in a file.
+    """Search for the ends of elements in a file that is read part by part.
 
-    The parts of the file are searched in order. A part may end at any byte. The attribute `closed`
-    becomes True when the closing bracket of the array is found.
+    A part may end at any byte. The attribute `closed` becomes True when the closing bracket of the
+    array is found.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class _Scanner:
         self.closed = False
 
     def cuts(self, part: bytes) -> list[int]:
-        """Return the offsets in `part` of the characters that end elements.
+        """Return the offset in `part` of each character that ends an element.
 
         These characters are the commas between elements, and the closing bracket of the array.
         """
@@ -165,7 +165,7 @@ def _marks(octets: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
 
 
 class _ArrayBuffer:
-    """Buffer for the chunks of an array, which yields elements once they are complete."""
+    """Buffer for the chunks of an array. Its methods return elements once they are complete."""
 
     def __init__(self, opening: bytes, name: str) -> None:
         self._name = name
@@ -195,7 +195,7 @@ class _ArrayBuffer:
         self._keep(chunk)
 
     def finish(self) -> Elements:
-        """Return an empty `Elements`, whose `consumed` counts the bytes after the last element.
+        """Return an empty `Elements`. Its `consumed` is the number of bytes after the last element.
 
         Raise `InputError` if the array was not closed.
         """
@@ -212,7 +212,7 @@ class _ArrayBuffer:
         )
 
     def _keep(self, chunk: bytes) -> None:
-        """Buffer `chunk`, which belongs to an incomplete element.
+        """Buffer `chunk`, in which no element ends.
 
         If the array has been closed, raise `InputError` unless `chunk` is only white space.
         """
@@ -231,9 +231,10 @@ class _ArrayBuffer:
             self._passed_lines += head.count(b"\n", _HEAD_BYTES)
 
     def _too_long(self, rest: bytes) -> Elements:
-        """Return the beginning and the full size of the buffered element, which is too long.
+        """Return an `Elements` with only the buffered element, which is too long.
 
-        The argument `rest` holds the last bytes of the element.
+        The argument `rest` holds the last bytes of this element. The result has the beginning of
+        the element and its full size.
         """
         head = b"".join(self._waiting)
         size = self._size + len(rest)
@@ -248,7 +249,7 @@ class _ArrayBuffer:
         return self._consumed_until(found, self._offset)
 
     def _whole(self, data: bytes, cuts: list[int]) -> Iterator[Elements]:
-        """Yield the elements in `data`. An element ends at each of the offsets `cuts`."""
+        """Yield the elements in `data`. Each ends at one of the offsets `cuts`."""
         spans = _spans(data, np.array(cuts, np.int64))
         if self._scanner.closed and not self._number and spans == [(cuts[0], cuts[0])]:
             spans = []  # [] holds no element, [,] two empty ones
@@ -267,7 +268,7 @@ class _ArrayBuffer:
         self._begin_after(cuts[-1])
 
     def _begin_after(self, size: int) -> None:
-        """Start a new element after the next `size` bytes and a separator (a comma or bracket)."""
+        """Empty the buffer: `size` bytes and a separator (comma or bracket) are processed."""
         self._offset += size + 1
         self._size = 0
         self._waiting = []
@@ -281,7 +282,7 @@ class _ArrayBuffer:
 def _spans(data: bytes, cuts: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
     """Return the (start, stop) offsets of the elements in `data`, without white space around them.
 
-    An element ends at each of the offsets `cuts`.
+    Each element ends at one of the offsets `cuts`.
     """
     begins = np.append(0, cuts[:-1] + 1)
     if not data:
@@ -315,10 +316,10 @@ def _trimmed(data: bytes, start: int, stop: int) -> tuple[int, int]:
 
 
 def _runs(spans: list[tuple[int, int]]) -> Iterator[slice]:
-    """Yield slices of `spans`, one for each `Elements` to be made.
+    """Yield slices that divide `spans` into groups, one for each `Elements` to be made.
 
-    A slice has at most `MAX_BLOCK_LINES` elements. An element that is too long is alone in its
-    slice.
+    A group has at most `MAX_BLOCK_LINES` elements. An element that is too long has a group of its
+    own.
     """
     start = 0
     for at, (first, last) in enumerate(spans):

@@ -1,11 +1,11 @@
-"""Wanted fields of JSON lines, read at over 1 GB/s if the lines are well-formed.
+"""Decoder of the wanted fields of JSON lines, which reads well-formed lines at over 1 GB/s.
 
 There are two paths with equal results. The block path decodes a whole block with msgspec, which
 reads only the wanted fields. It then proves what msgspec does not check (see `json_proofs`): every
-line is one object, has each wanted field only once, is valid UTF-8, and is not nested deeply. For
-objects without nesting, all fields are decoded, which proves the last two points. If a proof fails,
-the line path parses each line and reports its problem. tests/pipeline/read/test_jsonl.py compares
-both paths with the parser of the standard library.
+line is one object, has each wanted field only once, is valid UTF-8, and is not nested deeply. In
+blocks without nested values, all fields are decoded, so msgspec itself checks UTF-8 and nesting. If
+a proof fails, the line path parses each line and reports its problem.
+tests/pipeline/read/test_jsonl.py compares both paths with the parser of the standard library.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class JsonlParser:
 
 
 def _check(value: Any, path: tuple[str, ...], wanted: Any) -> BadLineError | None:
-    """Return an error if the value at `path` is missing or has no `wanted` type, otherwise None."""
+    """Return an error if the value at `path` is missing or not of type `wanted`, else None."""
     try:
         found = find(value, path)
     except BadLineError as bad:
@@ -186,7 +186,7 @@ class JsonRows:
     Each line becomes a row. A function made by `values_at` reads a value from a row. A field with
     the name "a.b" takes precedence over the field "b" inside "a". If a line cannot be decoded, its
     object is passed to `explain`, which returns the error about its fields. If `constants` is True,
-    this object may contain NaN and infinities. They are otherwise invalid JSON.
+    NaN and infinities are accepted in this object. Otherwise they are invalid JSON.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class JsonRows:
     def _any_rows(
         self, data: bytes, octets: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]
     ) -> list[Any] | None:
-        """Return a row for each line of `data`. Objects may also have fields that are not wanted.
+        """Return the rows of all lines of `data`, whose objects may have any fields.
 
         Return None if `data` is not valid UTF-8, is nested too deep, or cannot be decoded.
         """
@@ -286,7 +286,7 @@ class JsonRows:
         )
 
     def _with_dots(self, dotted: Sequence[Path]) -> _DottedRows:
-        """Return a reader for objects in which each path of `dotted` is a single field name."""
+        """Return a decoder for lines with a field "a.b" for each path ("a", "b") of `dotted`."""
         key = tuple(dotted)
         if key not in self._dotted_rows:
             self._dotted_rows[key] = _DottedRows(
@@ -297,7 +297,7 @@ class JsonRows:
 
 
 class _DottedRows:
-    """Reader like `JsonRows`, for objects in which each path of `dotted` is a single field name."""
+    """Like `JsonRows`, for lines with a field "a.b" for each path ("a", "b") of `dotted`."""
 
     def __init__(
         self, wanted: Mapping[Path, Any], dotted: Collection[Path], explain: Explain, *,
@@ -318,7 +318,7 @@ class _DottedRows:
         return self._nested(self._rows.line(raw))
 
     def _nested(self, row: Any) -> Any:
-        """Return an object from which the functions of `values_at` can read the values of `row`."""
+        """Return a copy of `row` with the nested fields that functions made by `values_at` read."""
         top = SimpleNamespace()
         for (*above, name), take in self._takers:
             at = top
@@ -337,9 +337,9 @@ def _names_of(raw: bytes) -> Collection[str]:
 
 
 class _Key:
-    """Search for a field name that is used as a key in JSON text, without parsing the text.
+    """Field name, with methods that find it as a key in JSON text without parsing the text.
 
-    The pattern `escape` matches all escape sequences for characters of the name.
+    A key with unneeded escape sequences is not found. The pattern `escape` matches the sequences.
     """
 
     def __init__(self, name: str) -> None:
@@ -352,16 +352,16 @@ class _Key:
         self.escape = re.compile(rf"\\(?:u(?:{spelled}){slash})".encode())
 
     def occurs(self, data: bytes, octets: npt.NDArray[np.uint8]) -> bool:
-        """Return whether the name occurs as a key in `data`, written without unneeded escapes."""
+        """Return whether the name occurs as a key in `data`."""
         first = self._quoted[0]
         if len(self._quoted) == 1 and len(first) >= 4 and not count_of(octets, first):
             return False
         return self.count(data, 0) > 0
 
     def once_a_line(self, data: bytes, octets: npt.NDArray[np.uint8], lines: int) -> bool:
-        """Return whether no line of `data` has the key twice.
+        """Return whether the name occurs as a key only once in each line of `data`.
 
-        The result is valid only if each of the `lines` lines has the key at least once.
+        The result is valid only if the name occurs in each of the `lines` lines at least once.
         """
         first = self._quoted[0]
         if len(self._quoted) == 1 and len(first) >= 4 and count_of(octets, first) <= lines:
@@ -369,9 +369,9 @@ class _Key:
         return self.count(data, lines) == lines
 
     def count(self, data: bytes, expected: int) -> int:
-        """Return how often the name occurs as a key in `data`, written without unneeded escapes.
+        """Return how often the name occurs as a key in `data`.
 
-        Strings that are not keys are also counted, unless the result would then exceed `expected`.
+        A result of at most `expected` may be too large, because it also counts other strings.
         """
         found = sum(map(data.count, self._quoted))
         return found if found <= expected else sum(len(use.findall(data)) for use in self._uses)
@@ -393,8 +393,8 @@ def _refuse_escapes(names: list[str], where: str) -> None:
 def _row_type(wanted: dict[Path, Any], where: str) -> Any:
     """Return a struct type with a field for each path of `wanted`, nested like the paths.
 
-    Attributes have encoded names (see `_attribute`), because a field may have any name. Raise
-    `UsageError` about the option `where` if one path lies inside another.
+    The attributes have encoded names (see `_attribute`), because a JSON field may have any name.
+    Raise `UsageError` about the option `where` if one path lies inside another.
     """
     if () in wanted:
         if len(wanted) > 1:
@@ -419,10 +419,10 @@ def fault_of(
     names: Collection[str] | None = None,
     constant: Callable[[str], float] | None = None,
 ) -> BadLineError:
-    """Return the error that explains why a decoder rejected the line `raw` with `error`.
+    """Return the error that explains why the line `raw` cannot be used.
 
-    The function `explain` is called with the parsed object, and returns an error or None. The
-    arguments `names` and `constant` are passed to `parse_unique`.
+    `error` is the exception of the decoder, or None. `explain` returns the error about the fields
+    of the parsed object, or None. `names` and `constant` are passed to `parse_unique`.
     """
     if too_deep(raw, MAX_DEPTH):
         return BadLineError("too_deep", f"nested deeper than {MAX_DEPTH}")
@@ -450,9 +450,9 @@ def parse_unique(
 ) -> Any:
     """Return the JSON value in `raw`, parsed with the standard library.
 
-    Raise `BadLineError` if an object has one of `names` twice (any name if `names` is None), and
-    `ValueError` for invalid JSON. The function `constant` converts NaN and infinities. If it is
-    None, they are invalid.
+    The function `constant` converts NaN and infinities. If it is None, they are invalid. Raise
+    `ValueError` for invalid JSON. Raise `BadLineError` if an object has the same field twice. If
+    `names` is given, only fields with these names are checked.
     """
     twice: list[str] = []
 
@@ -556,7 +556,7 @@ class FlatLines:
         self._attempts = _ATTEMPTS
 
     def rows(self, data: bytes, lines: int) -> list[Any] | None:
-        """Return the rows of `data`, or None if its lines differ in fields or are too short."""
+        """Return the rows of `data`, or None if its lines have different fields or are short."""
         if not self._attempts:
             return None
         if self._decoder is None and not self._learn(
@@ -571,9 +571,10 @@ class FlatLines:
             return None
 
     def _learn(self, line: bytes, size: int) -> bool:
-        """Make a decoder for lines with the fields of `line`, and return True.
+        """Make a decoder for lines that have the same fields as `line`, and return True.
 
-        Return False if no decoder can be made, or if `size` bytes per line are too few.
+        Return False if no decoder can be made, or if it would be slow, because lines of `size`
+        bytes have too few bytes for each field.
         """
         try:
             record = msgspec.json.decode(line, type=dict[str, msgspec.Raw])

@@ -53,9 +53,10 @@ class Block:
 
     `data` ends with a newline, except for the last line of a file. If `too_long` is not 0, the
     block is a single line of that many bytes (newline included), and `data` holds only its
-    beginning. Such a line is longer than `MAX_RECORD_BYTES` even without its line end. `inside` is
-    False for lines that start after the end of the span. Only a reader of documents with several
-    lines needs such lines.
+    beginning. Such a line is longer than `MAX_RECORD_BYTES` even without its line end.
+
+    `inside` is False for lines that start after the end of the span. They are needed only where a
+    document has several lines and may continue after the end.
     """
 
     offset: int
@@ -128,9 +129,9 @@ def _line_ends(data: bytes) -> Starts:
 
 
 def _ends_of_long_lines(data: bytes) -> Starts:
-    """Return the offset after each newline, found with one search for each line.
+    """Return the offset after each newline in `data`.
 
-    This is the faster way for lines of thousands of bytes.
+    Newlines are searched one by one, which is faster if lines have thousands of bytes.
     """
     ends = []
     end = data.find(b"\n") + 1
@@ -147,11 +148,11 @@ class _Bytes(Protocol):
 
 
 class LineStream:
-    """Stream of the blocks of one span, which also hashes the bytes of the span.
+    """Stream of one span of a file in blocks of whole lines. It also hashes the bytes of the span.
 
     When all bytes have been read, `chunk_digests` holds the digests of the chunks in the span (see
-    `fingerprints`). If `overrun` is True, the blocks continue after the end of the span. If `lap`
-    is given, ``lap("read")`` is called after each block, to measure the time of reading.
+    `fingerprints`). If `overrun` is True, the lines after the span are also read. If `lap` is
+    given, ``lap("read")`` is called after each block, to measure the time of reading.
     """
 
     def __init__(
@@ -188,8 +189,8 @@ class LineStream:
         """Return the approximate number of compressed bytes that contain the text yielded so far.
 
         The result is 0 for a plain file. Unlike `stored_bytes`, it does not include bytes that were
-        read ahead. The stream cannot be used afterwards: to measure the compression, up to
-        `_MOST_AHEAD_BYTES` bytes of further text are read.
+        read ahead. Nothing can be read from the stream afterwards, because this method may read up
+        to `_MOST_AHEAD_BYTES` bytes of further text to measure the compression.
         """
         if self._compressed is None or self._inflating is None:
             return self.stored_bytes  # all was read
@@ -218,16 +219,17 @@ class LineStream:
             yield portion
 
     def enough(self) -> None:
-        """Make `blocks` end after the current block. The rest of the span is only hashed."""
+        """Make `blocks` end after the current block. The bytes after it are only hashed."""
         self._enough = True
 
     def blocks(self) -> Iterator[Block]:
         """Yield blocks of lines in order.
 
+        Iterate until the end. Otherwise `chunk_digests` stays empty, and a change of the file
+        during reading is not detected. To end early, call `enough` and continue to iterate.
+
         Raise `InputError` if a compressed file is damaged, or if the file has changed since the
-        build was planned. The iterator must be exhausted. Otherwise `chunk_digests` stays empty,
-        and a change during reading is not detected. To end it early, call `enough` and continue to
-        iterate.
+        build was planned.
         """
         with self._opened() as reader:
             self._lines = _Lines(reader, self._span.start, self._block_bytes)
@@ -292,8 +294,8 @@ class LineStream:
     def _until(self, lines: _Lines, stop: int) -> Iterator[Block]:
         """Yield blocks of the lines that start before the byte position `stop`.
 
-        If the stream was made with ``overrun=True``, also yield the later lines, in blocks whose
-        `inside` is False.
+        If the stream was made with ``overrun=True``, also yield the lines after `stop`, in blocks
+        whose `inside` is False.
         """
         for block in lines:
             end = block.offset + len(block.data)
@@ -314,7 +316,7 @@ class LineStream:
 
 
 class _Inflated:
-    """Decompressing stream that raises errors with the name of the input."""
+    """Decompressing stream. An error about damaged data names the input."""
 
     def __init__(self, stream: _Bytes, source: Source) -> None:
         self._stream = stream
@@ -353,7 +355,7 @@ def _line_start(data: bytes, at: int) -> int:
 
 
 class _RangeReader:
-    """Reader that starts one byte before `start`, and hashes the bytes from `start` to `stop`.
+    """Reader of a file from one byte before `start` on. It hashes the bytes from `start` to `stop`.
 
     The byte before `start` shows whether a line begins at `start`.
     """
@@ -410,7 +412,7 @@ class _Lines:
     def skip_partial_line(self, stop: int | None = None) -> None:
         """Skip the rest of the current line, including its newline.
 
-        If there is no newline before the byte position `stop`, the iteration may end there.
+        If the newline is not before the byte position `stop`, the iterator may yield no more lines.
         """
         while stop is None or self.offset < stop:
             data = self._rest or self._reader.read(self._block_bytes)
@@ -468,7 +470,10 @@ class _Lines:
             self._buffer = bytearray(self._block_bytes + self._block_bytes // 4)
 
     def _large_blocks(self, data: bytes) -> Iterator[Block]:
-        """Yield blocks of `data`, which is large enough to contain a line that is too long."""
+        """Yield the blocks of `data`, which has more than `MAX_RECORD_BYTES` bytes.
+
+        A line that is too long has a block of its own.
+        """
         start = 0
         while len(data) - start > MAX_RECORD_BYTES:
             end = data.find(b"\n", start) + 1 or len(data)
@@ -486,7 +491,10 @@ class _Lines:
         return block
 
     def _skip_line(self, line: bytes) -> Block:
-        """Return the block of a line that is too long and begins with `line`. Skip the rest."""
+        """Return the block of a line that is too long, and skip the rest of this line.
+
+        The argument `line` holds the beginning of the line.
+        """
         start = self.offset
         self.offset += len(line)
         if not line.endswith(b"\n") and not self._ended:

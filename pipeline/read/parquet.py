@@ -97,8 +97,9 @@ def group_batches(
 ) -> Iterator[Any]:
     """Yield the rows of the row group with index `group`, in record batches of at most `rows` rows.
 
-    The argument `columns` is passed to `ParquetFile.iter_batches`. If decoding a batch takes too
-    much memory, fewer rows are decoded at a time. Raise `InputError` for a row that is too large.
+    The argument `columns` is passed to `ParquetFile.iter_batches`. If a batch takes too much memory
+    while it is decoded, fewer rows are decoded at a time. Raise `InputError` for a row that is too
+    large.
     """
     if not _may_hold_huge_rows(source, file.metadata, group, columns):
         yield from file.iter_batches(rows, [group], columns, use_threads=False)
@@ -127,11 +128,11 @@ def group_batches(
 
 
 class _TooLargeError(Exception):
-    """Rows whose decoding takes more than `_ROOM_BYTES` bytes of memory."""
+    """Error raised when decoding a batch takes more than `_ROOM_BYTES` bytes of memory."""
 
 
 def _limited(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield `batches`, using at most `_ROOM_BYTES` bytes of memory to decode each.
+    """Yield `batches`. At most `_ROOM_BYTES` bytes of memory are used to decode each of them.
 
     Raise `_TooLargeError` if a batch needs more.
     """
@@ -149,7 +150,7 @@ def _limited(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _may_hold_huge_rows(source: Source, metadata: Any, group: int, columns: Sequence[str]) -> bool:
-    """Return whether a single row of the row group may be too large to decode without a limit.
+    """Return whether a row of a row group may be so large that decoding needs a memory limit.
 
     Only the given `columns` are examined. Raise `InputError` if even the average row is larger than
     `MAX_RECORD_BYTES`.
@@ -169,7 +170,7 @@ def is_below(path: str, columns: Sequence[str]) -> bool:
 
 
 def _is_compact(source: Source, metadata: Any, group: int, chunk: Any) -> bool:
-    """Return whether a column chunk is compressed so well that a single row may be huge.
+    """Return whether a column chunk is so highly compressed that it may contain a huge row.
 
     Raise `InputError` if even the average row is larger than `MAX_RECORD_BYTES`.
     """
@@ -199,10 +200,10 @@ def _too_long(problem: str, source: Source, remedy: str) -> InputError:
 
 
 def longest_text(source: Source, metadata: Any, group: int, chunks: Sequence[Any]) -> int:
-    """Return the length in bytes of the longest text in the dictionaries of the column chunks.
+    """Return the length in bytes of the longest text in the dictionaries of some column chunks.
 
-    The argument `chunks` lists the metadata of column chunks in the row group with index `group`.
-    Return 0 if no chunk has a dictionary.
+    The argument `chunks` lists the metadata of the column chunks, which belong to the row group
+    with index `group`. Return 0 if no chunk has a dictionary.
     """
     longest = 0
     for chunk in chunks:

@@ -90,12 +90,11 @@ def _any_lines(block: Block, record: int, line: int) -> Batch:
 
 
 def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Batch]:
-    """Yield batches in which each run of lines that are not blank is a document.
+    """Yield batches in which each group of consecutive lines that are not blank is a document.
 
-    A span yields the text from its first blank line to the first blank line at or after its end, so
-    a file can be cut into spans at any byte. If `from_start` is True, which is needed for the first
-    span of a file, the text begins at the start of the span instead. The stream must be made with
-    ``overrun=True``.
+    A span begins at its first blank line, and ends at the first blank line at or after its end. So
+    a file can be cut into spans at any byte. For the first span of a file, set `from_start` to
+    True: it then begins with the first line. The stream must be made with ``overrun=True``.
     """
     record = line = 0
     started = from_start
@@ -168,7 +167,7 @@ class _Document:
             self.data += data[:_HEAD_BYTES]
 
     def taken(self, *, whole: bool) -> bytes:
-        """Return the stored bytes, and clear the buffer.
+        """Return the bytes that were stored, and clear the buffer.
 
         The last line end is removed, unless `whole` is True.
         """
@@ -255,7 +254,7 @@ def _lines(block: Block) -> Iterator[tuple[int, bytes, int]]:
 
 
 def _runs(block: Block) -> Iterator[tuple[int, bytes, int]]:
-    """Yield (offset, bytes, size) of each blank line and of each run of lines between blank lines.
+    """Yield (offset, bytes, size) of each blank line, and of each group of lines between them.
 
     If all lines of the block are blank, they are yielded together. For a line that is too long, the
     bytes are only its beginning, but the size is its full length.

@@ -6,12 +6,13 @@ processor time sends SIGPROF, whose default action is to terminate the process. 
 count the time that a busy machine spends on other processes. An allocation beyond the memory limit
 raises `MemoryError`. Both limits are for worker processes, never for the user's own process.
 
-A worker writes its current record into a file that it shares with its parent. The parent reads the
-file if the worker dies. When the parent dies, its workers end too: in each worker a thread waits
-until nobody reads from the pipe for reports. Without the thread, a worker would notice the death of
-its parent only at its next report, which may come a minute later if a tokenizer is running. The
-next build removes the files of the unfinished unit (the part of the input that the worker was
-processing).
+A worker writes the position of its current record into a file that it shares with its parent. The
+parent reads the file if the worker dies.
+
+When the parent dies, its workers end too. In each worker a thread waits until the parent's end of
+the pipe for reports is closed. Without the thread, a worker would notice this only at its next
+report, which may come a minute later if a tokenizer is running. The worker's unit (the part of the
+inputs that it was processing) then remains unfinished, and the next build removes its files.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _NO_LINE = -1
 
 
 class Activity(NamedTuple):
-    """What a process is doing, and the span, line and byte of its current record."""
+    """What a process is doing, and the input, span, line and byte of its current record."""
 
     doing: str
     source: int
@@ -78,7 +79,7 @@ def available_cores() -> int:
 
 
 def end_without_reader(pipe: int) -> None:
-    """Start a thread that ends this process once nobody reads from the other end of `pipe`."""
+    """Start a thread that ends this process once the other end of `pipe` has been closed."""
     if hasattr(select, "poll"):
         threading.Thread(target=_wait_and_end, args=(os.dup(pipe),), daemon=True).start()
 
@@ -91,7 +92,7 @@ def _wait_and_end(pipe: int) -> None:
 
 
 def seconds_allowed() -> float:
-    """Return the seconds of processor time allowed for a record.
+    """Return how many seconds of processor time a worker may use for one record.
 
     The value comes from the environment variable `SECONDS_VARIABLE`, which workers inherit.
     """
@@ -103,7 +104,7 @@ def seconds_allowed() -> float:
 
 
 def new_note() -> IO[bytes]:
-    """Return an unnamed file into which a process writes its `Activity`."""
+    """Return a new unnamed file, into which a worker writes its `Activity` for the parent."""
     return unnamed_file("dataprep-worker", _NOTE_BYTES)
 
 
@@ -141,9 +142,9 @@ def limited_memory(room: int) -> Iterator[bool]:
 
 
 class Watch:
-    """Limits of this process, and a record of its current `Activity`.
+    """Limits on the time and memory of this process, and the file that says what it is doing.
 
-    The activity is written to the file with the descriptor `note`, which the parent process reads.
+    The file has the descriptor `note`, and is read by the parent process with `read_activity`.
     """
 
     def __init__(self, note: int) -> None:
@@ -155,22 +156,25 @@ class Watch:
     def begin(self, doing: str, *, source: int = NO_SOURCE, start: int = 0, stop: int = 0) -> None:
         """Record that the process begins a new activity, described by the text `doing`.
 
-        If the process reads records, `source` is the index of the input. The arguments `start` and
-        `stop` are the bounds of the span.
+        If the process reads records, `source` is the index of the input, and `start` and `stop` are
+        the bounds of the span.
         """
         words = doing.encode()[: _NOTE_BYTES - _HEAD.size]
         self._note[_HEAD.size : _HEAD.size + len(words)] = words
         _HEAD.pack_into(self._note, 0, 0, len(words), source, start, stop, _NO_LINE, 0)
 
     def at(self, line: int | None, offset: int) -> None:
-        """Record the position of the current record, and restart the timer. This takes 1 us."""
+        """Record the position of the current record, and restart the timer.
+
+        This takes 1 microsecond.
+        """
         at = _HEAD.size - _RECORD.size
         _RECORD.pack_into(self._note, at, _NO_LINE if line is None else line, offset)
         signal.setitimer(signal.ITIMER_PROF, self.seconds)
 
     @contextlib.contextmanager
     def limits(self) -> Iterator[None]:
-        """Enforce the limits of time and memory within the block. This takes 5 us."""
+        """Enforce the limits of time and memory within the block. This takes 5 microseconds."""
         before = None if self._statm is None else _limit_memory(self._statm, _MEMORY)
         signal.setitimer(signal.ITIMER_PROF, self.seconds)
         self._note[0] = 1

@@ -28,9 +28,9 @@ class ReadOptions:
 
 
 class StreamReader:
-    """Base class of the readers of one span, with the progress and digests of its byte stream.
+    """Base class of the readers of one span, which count compressed bytes and hash the input.
 
-    A table has no byte stream. Its progress is 0, and it has no digests.
+    For a table, which is not read as a byte stream, the count is 0 and there are no digests.
     """
 
     def __init__(self, source: Source, span: Span, stream: LineStream) -> None:
@@ -85,10 +85,9 @@ class SpanReader(StreamReader):
             )
 
     def head(self, size: int) -> tuple[bytes, int]:
-        """Return the first `size` bytes of a text file, and how many stored bytes they take up.
+        """Return the first `size` bytes of text in a file, and how many stored bytes they take up.
 
-        If the file is compressed, the bytes are those of the decompressed text, and the number of
-        stored bytes is approximate.
+        If the file is compressed, the text is decompressed, and the second number is approximate.
         """
         data = b""
         with contextlib.closing(self._stream.chunks()) as chunks:

@@ -1,12 +1,13 @@
 """Replacement for the package awkward, for processes that do nothing but encode.
 
-gigatoken returns its ids as an awkward Array, which a build takes apart at once. Importing awkward
-takes a quarter of a second in every worker. Making and checking the Array of each batch takes a
-fifth of the time of encoding. No user code runs in a worker process, so a worker can use this
-module in place of awkward. The only function of awkward that gigatoken calls is replaced by a
-function that returns its arguments. The replacement is not installed in the user's process, nor in
-a process that has loaded awkward already. The engine checks that the replacement gives the same
-ids, and removes it if not.
+gigatoken returns the ids of a batch as an awkward Array, from which a build takes only the numbers.
+Importing awkward takes a quarter of a second in every worker, and making and checking the Arrays
+takes a fifth of the time of encoding. gigatoken calls only one function of awkward. In the
+replacement, this function returns its arguments.
+
+The replacement is used only in worker processes, because no user code runs there. It is not
+installed in a process that has loaded awkward already. The engine checks that the replacement gives
+the same ids, and removes it if not.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ class Ragged(NamedTuple):
 
 
 class _StandIn(ModuleType):
-    """Module with the names of awkward that gigatoken uses to encode a list."""
+    """Module that contains only those names of awkward that gigatoken uses to encode a list."""
 
     class Array:
         """Class that gigatoken uses in `isinstance` checks of its input. It has no instances."""
 
     @staticmethod
     def unflatten(items: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> Ragged:
-        """Return the arguments, which `awkward.unflatten` would combine into an Array."""
+        """Return `items` and `counts` unchanged. The function of awkward makes an Array of them."""
         return Ragged(items, counts)
 
 

@@ -69,9 +69,9 @@ Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
 
 @contextlib.contextmanager
 def naming(tokenizer: str | None) -> Iterator[None]:
-    """Replace ``--tokenizer`` by the tokenizer's name in each `InputError` of the block.
+    """Name the tokenizer in place of ``--tokenizer`` in each `InputError` raised in the block.
 
-    If `tokenizer` is None, the name is that of the built-in tokenizer.
+    If `tokenizer` is None, the name is "built-in".
     """
     try:
         yield
@@ -164,9 +164,9 @@ class _GigatokenBatches(_Gigatoken):
 
 
 def _offsets(counts: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the offsets at which consecutive rows with `counts` items begin and end.
+    """Return the int64 array ``[0, counts[0], counts[0] + counts[1], ...]``.
 
-    The result is an int64 array [rows + 1].
+    If consecutive rows have `counts` items, these are the offsets at which the rows begin and end.
     """
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
@@ -209,7 +209,7 @@ class _GigatokenOrReference:
         return ids, _offsets(counts)
 
     def spread(self, threads: int) -> None:
-        """Do nothing: the reference encodes too few texts for threads to help."""
+        """Do nothing: threads do not help gigatoken, and the reference encodes too few texts."""
 
 
 class _Head(msgspec.Struct):
@@ -235,10 +235,12 @@ def _head(engine_json: bytes) -> _Head:
 def _suspects_for(head: _Head) -> Suspects:
     """Return the characters that the engines may treat differently with the tokenizer of `head`.
 
-    gigatoken looks for added tokens before it normalizes text, but `tokenizers` looks for those
-    marked `normalized` afterwards. If the tokenizer has such tokens and normalizes text by NFC, all
-    characters that NFC may change are suspects. A `Precompiled` normalizer uses more tables. If it
-    is used with library versions that were not compared, all characters beyond ASCII are suspects.
+    They depend on the installed library versions (see `suspects`), and on the normalizer. gigatoken
+    looks for added tokens before it normalizes text, but `tokenizers` looks for added tokens marked
+    `normalized` afterwards. If the tokenizer has such tokens and normalizes text by NFC, all
+    characters that NFC may change are included. A `Precompiled` normalizer has Unicode tables of
+    its own. If the installed versions are not those in `COMPARED`, all characters beyond ASCII are
+    included for it.
     """
     compared = _are_installed(COMPARED)
     if not compared and b'"Precompiled"' in bytes(head.normalizer):
@@ -257,9 +259,10 @@ class EarlyEngine(Protocol):
         """Start to load the tokenizer `engine_json` in the other process, and return at once."""
 
     def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
-        """Return the ids of `texts` and their offsets, or a sentence that says why gigatoken fails.
+        """Return the ids and offsets of `texts`, or a sentence that says why gigatoken fails.
 
-        Return None if there is no other process.
+        Return None if no other process could be used. gigatoken must then be loaded in this
+        process.
         """
 
 
@@ -316,10 +319,10 @@ class _Tokenizers(_LoadedTokenizers):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineChoice:
-    """The chosen engine and the reason for the choice.
+    """Engine that a build uses, with the reason for this choice.
 
-    The field `encoder` may be a `PreEncoded`, which knows only the texts that another process
-    encoded.
+    If gigatoken was loaded in another process, `encoder` is a `PreEncoded`, which can only return
+    the ids of the texts that were encoded there.
     """
 
     name: str
@@ -334,10 +337,10 @@ class EngineChoice:
 
 
 def make_encoder(name: str, engine_json: bytes, *, alone: bool = False) -> Encoder:
-    """Return the engine `name` with the tokenizer `engine_json`.
+    """Return the engine `name`, loaded with the tokenizer.json `engine_json`.
 
-    The argument `engine_json` is a tokenizer.json that is prepared for encoding. If `alone` is
-    True, this process must do nothing but encode (see `awkward_stub`).
+    The tokenizer.json must be prepared for encoding (see `special_tokens`). Set `alone` to True
+    only in a process that does nothing but encode (see `awkward_stub`).
     """
     if name == TOKENIZERS:
         return _Tokenizers(engine_json)
@@ -356,13 +359,17 @@ def choose_engine(
     """Return gigatoken if it gives the same ids as the reference for `sample`, else the reference.
 
     The argument `wanted` is the value of ``--engine``. If it is `TOKENIZERS`, return the reference
-    without a comparison. gigatoken must also encode `others` without an error.
+    without a comparison. The texts `others` are only encoded and not compared: gigatoken is not
+    chosen if it fails on them.
 
-    If `early` (gigatoken in another process) is given, gigatoken is returned before it has been
-    compared with the reference. The caller then calls the function `doubt` of the result, which
-    compares them. If `doubt` returns a problem, the caller calls `choose_engine` again with this
-    `problem` and gets the reference. The encoder in the first result may be used only for the texts
-    of `sample` and `others`.
+    The argument `early` is gigatoken in another process. If it is given, choose the engine in these
+    steps:
+
+    1. Call this function, which returns gigatoken without a comparison. The encoder in the result
+       can encode only the texts of `sample` and `others`.
+    2. If the result has a function `doubt`, call it to compare gigatoken with the reference.
+    3. If `doubt` returns a sentence, call this function again with this sentence as `problem`, and
+       get the reference.
 
     Raise `InputError` if neither engine loads the tokenizer. Raise `IncompatibleError` if `wanted`
     is `GIGATOKEN` but gigatoken cannot be used.
@@ -409,8 +416,8 @@ def _compare(
 ) -> str | None:
     """Return why `fast` cannot be used, or None if it gives the reference's ids for `sample`.
 
-    The argument `loaded` is the user's own tokenizer, or None. If it gives the same ids as `fast`,
-    the tokenizer prepared for encoding is not loaded, which saves time.
+    The argument `loaded` is the user's own tokenizer, or None. It is compared first, which saves
+    time if it gives the same ids as `fast`. Otherwise `engine_json` is loaded and compared.
     """
     if loaded is not None:
         loaded.no_truncation()
@@ -437,7 +444,7 @@ def encoding_errors(
 ) -> contextlib.AbstractContextManager[None]:
     """Return a context manager that turns a failure of `tokenizer` into an `InputError`.
 
-    The error shows the first of `texts` that the tokenizer cannot encode.
+    The error message quotes the first of `texts` that the tokenizer cannot encode.
     """
     return rust_errors(partial(_not_encoded, tokenizer, texts))
 
@@ -495,7 +502,8 @@ def encode_or_problem(fast: Encoder, sample: Sequence[bytes]) -> Encoded | str:
 def _encoder_from(early: EarlyEngine, texts: Sequence[bytes]) -> tuple[Encoder | None, str | None]:
     """Return (encoder that knows `texts`, None), or (None, problem) if gigatoken fails on them.
 
-    Return (None, None) if there is no other process.
+    The texts are encoded in the process of `early`. Return (None, None) if there is no such
+    process.
     """
     answer = early.answer(texts)
     if answer is None or isinstance(answer, str):

@@ -1,10 +1,10 @@
-"""Conversion of sentencepiece models (BPE, Unigram) to tokenizer.json, without that library.
+"""Converter from sentencepiece models (BPE, Unigram) to tokenizer.json.
 
 A .model file is one protobuf message: pieces with a score and a type, and the settings of training
-and of normalization. It is read without sentencepiece or protobuf. BPE models have scores and no
-merges. Every way to cut a piece into two pieces therefore becomes a merge, and the merges are
-sorted by score, best first. Control pieces become special tokens, and user-defined pieces become
-ordinary added tokens.
+and of normalization. It is read without the libraries sentencepiece and protobuf. BPE models have
+scores and no merges. Every way to cut a piece into two pieces therefore becomes a merge, and the
+merges are sorted by score, best first. Control pieces become special tokens, and user-defined
+pieces become ordinary added tokens.
 
 A model with a feature that a tokenizer.json cannot express raises `InputError`. Such features are
 word and character models, unused pieces, whitespace as suffix, and user-defined pieces that contain

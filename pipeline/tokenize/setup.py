@@ -1,4 +1,4 @@
-"""Tokenizer settings of a build: BOS and EOS policy, encoding and manifest entry."""
+"""The tokenizer of a build, with its BOS and EOS tokens, encoding settings and manifest entry."""
 
 from __future__ import annotations
 

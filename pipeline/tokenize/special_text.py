@@ -3,8 +3,8 @@
 It can also check that such plain text does not become a special token.
 
 A search for each special token would take longer than tokenizing. So all special tokens with the
-same first character share a pattern, which branches where the tokens differ. Even text in which
-these first characters are frequent takes little longer than other text.
+same first character are combined in one regular expression, which has a branch wherever the tokens
+differ. Even text in which these first characters are frequent takes little longer than other text.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class SpecialTextCounter:
     def count(self, texts: Sequence[bytes], ids: npt.NDArray[np.uint32]) -> None:
         """Add to `found` the special tokens that `texts` contain as plain text.
 
-        Raise `IncompatibleError` if special tokens must stay plain text (``--special-text
-        literal``), but `ids`, the encoded texts, contain one. The ids are searched only if a
-        special token occurs in `texts`, because other text cannot produce a special token.
+        The argument `ids` holds the ids of the encoded texts. With ``--special-text literal``,
+        raise `IncompatibleError` if a special token is among them. The ids are searched only if
+        `texts` contain a special token as plain text, because other text cannot produce one.
         """
         if sum(map(len, texts)) < _LONG * len(texts):
             texts = [_SEPARATOR.join(texts)]  # a call for each short text would cost more

@@ -86,8 +86,9 @@ def find_role(config: Config, roles: Mapping[str, str], role: Role) -> SpecialTo
     The argument `roles` maps names such as `bos_token`, `eos_token` and `pad_token` to texts, as in
     tokenizer_config.json. If the tokenizer has the token that `roles` names, return that token.
     Otherwise return the first of `BOS_NAMES`, `EOS_NAMES` or `PAD_NAMES` among the added tokens.
-    `<|endoftext|>` is used for padding only if `roles` says so: a trainer that masks padding would
-    also mask the ends of documents.
+
+    `<|endoftext|>` becomes the padding token only if `roles` says so. A trainer ignores padding in
+    the loss, and would then also ignore the ends of documents.
 
     >>> config = {"added_tokens": [{"id": 3, "content": "</s>"}], "model": {"vocab": {}}}
     >>> find_role(config, {}, "eos")
@@ -114,19 +115,18 @@ def template_bos(config: Config) -> SpecialToken | None:
 def parse_config(config: Config) -> Config:
     """Return a copy of `config` for encoding, with which text can become special tokens.
 
-    The template, truncation and padding are removed. The copy has the same vocabulary object as
-    `config`, so treat both as read-only.
+    The copy adds no BOS or EOS, and does not truncate or pad. It shares the vocabulary object with
+    `config`, so modify neither of them.
     """
     return {**config, "post_processor": None, "truncation": None, "padding": None}
 
 
 def literal_config(config: Config) -> Config:
-    """Return a copy of `config` with which no text becomes a special token.
+    """Return a copy of `config` for encoding, with which no text becomes a special token.
 
     The ids of all pieces stay the same. Ordinary text gets the ids that `tokenizers` gives with
     `encode_special_tokens` set and `add_special_tokens=False`. Added tokens that are not marked
-    special (runs of spaces, for example) are still recognized. The function passes once over the
-    vocabulary and, if a special token may occur in merges, once over the merges.
+    special (runs of spaces, for example) are still recognized.
     """
     names = {content: _sentinel(number) for content, number in special_tokens(config).items()}
     literal = parse_config(config)
@@ -224,10 +224,9 @@ def _may_take_part(
 ) -> bool:
     """Return whether any of `names` may be a part or the result of a merge.
 
-    For unparsed merges, the result may be True although no merge has any of the names. A name that
-    is a part of a merge occurs in the text of the merges. A name that is the result of a merge
-    consists of two parts that are in the vocabulary. If JSON can write a name in several ways, the
-    result is True without a search.
+    The result False is certain, but True is not, because unparsed merges are only searched as text.
+    A name can be a part of a merge only if it occurs in this text. A name can be the result of a
+    merge only if it consists of two parts that are in the vocabulary.
     """
     if prefix or not isinstance(merges, msgspec.Raw):
         return True
@@ -256,7 +255,11 @@ def _parsed_merges(merges: Merges) -> list[str | list[str]]:
 def _merges_without(
     merges: Sequence[str | list[str]], names: Mapping[str, str], prefix: int
 ) -> list[str | list[str]]:
-    """Return the merges in which none of `names` is a part or the result."""
+    """Return the merges without those in which one of `names` is a part or the result.
+
+    The argument `prefix` is the length of the prefix that the model puts before pieces inside
+    words.
+    """
     kept = []
     for merge in merges:
         left, right = merge.split(" ", 1) if isinstance(merge, str) else merge

@@ -1,4 +1,4 @@
-"""Conversion of the ids from an engine to the tokens that a dataset stores, with BOS and EOS."""
+"""The tokens that a dataset stores: the ids from an engine, with BOS and EOS added."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONG = 1000  # ids a document on average, above which copying each document is 
 
 
 class EncodingSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings with which texts are converted to the token ids that a dataset stores."""
+    """Settings that decide which token ids a dataset stores for a text."""
 
     engine: str
     dtype: str

@@ -4,8 +4,8 @@ The ids of an engine depend on its Unicode tables: which characters are letters,
 spaces, and how NFC composes and orders them. gigatoken has tables of a later Unicode version than
 `tokenizers`, so a text with a suspect is encoded by `tokenizers`. For the library versions in
 `COMPARED`, the suspects are the differences that a test of all code points found
-(tests/long/test_suspects.py). For all other versions, a code point beyond ASCII is a suspect unless
-it lies in the first three planes and has the same properties in Unicode 3.2 as in the Unicode of
+(tests/long/test_suspects.py). For all other versions, every code point beyond ASCII is a suspect,
+except those below U+30000 that have the same properties in Unicode 3.2 as in the Unicode version of
 this Python.
 """
 
@@ -67,10 +67,10 @@ class Suspects:
 
     @cached_property
     def _pair(self) -> npt.NDArray[np.bool_]:
-        """Return for each pair of bytes whether it begins a code point of the set in UTF-8.
+        """Return which pairs of bytes begin a code point of the set, as a boolean array [0x10000].
 
-        The result is a boolean array [0x10000]. The index is the first byte times 256 plus the
-        second byte.
+        The entry at ``256 * first + second`` is True if a code point of the set begins with the
+        bytes `first` and `second`.
         """
         codes = np.flatnonzero(self._member)
         pair = np.zeros(0x10000, np.bool_)
@@ -81,7 +81,7 @@ class Suspects:
 
     @cached_property
     def _least(self) -> int:
-        """Return the smallest byte with which the UTF-8 form of a code point in the set begins."""
+        """Return the smallest byte that is the first byte in UTF-8 of a code point of the set."""
         return int(self._pair.argmax()) >> 8
 
     def __contains__(self, code: int) -> bool:
@@ -108,7 +108,7 @@ class Suspects:
     def _places(self, data: npt.NDArray[np.uint8], start: int) -> npt.NDArray[np.intp]:
         """Return the offsets in `data` at which code points of the set begin.
 
-        Only the `_PIECE` bytes from offset `start` on are searched.
+        Only `_PIECE` bytes of `data` are searched, from offset `start` on.
         """
         at: npt.NDArray[np.intp] = np.flatnonzero(data[start : start + _PIECE] >= self._least)
         at += start
@@ -133,9 +133,9 @@ def suspects_of(*, compared: bool, nfc: bool) -> Suspects:
     """Return the set of code points that the two engines may treat differently.
 
     If `compared` is True, these are the differences that are known for the library versions in
-    `COMPARED`. Otherwise, they are the code points beyond ASCII whose properties may change. If
-    `nfc` is True, the set also contains the characters that NFC changes or may join to the
-    character before.
+    `COMPARED`. Otherwise, they are the code points beyond ASCII whose properties may differ between
+    Unicode versions. If `nfc` is True, the set also contains the code points that NFC changes, or
+    may combine with the preceding one.
     """
     known = _parsed(_NORMALIZED + _CLASSIFIED) if compared else _changeable()
     return Suspects(chain(known, _changed_by_nfc() if nfc else ()))
@@ -148,11 +148,11 @@ def _parsed(ranges: str) -> Iterator[Range]:
 
 
 def _changeable() -> Iterator[Range]:
-    """Yield ranges of the code points beyond ASCII whose properties have changed or may change.
+    """Yield ranges of the code points whose properties may differ between Unicode versions.
 
-    A code point is included if Unicode 3.2 lacks it, or if its properties in Unicode 3.2 differ
-    from those in the Unicode of this Python. All planes after the third, which hold tags and
-    private use, are also included.
+    They are the code points beyond ASCII that Unicode 3.2 lacks, those whose properties in Unicode
+    3.2 differ from those in the Unicode version of this Python, and all code points from U+30000
+    on.
     """
     old, new = unicodedata.ucd_3_2_0, unicodedata
     same = [one for one in map(chr, _PLANES) if old.category(one) != "Cn"]
@@ -168,7 +168,7 @@ def _changeable() -> Iterator[Range]:
 
 
 def _changed_by_nfc() -> Iterator[Range]:
-    """Yield ranges of the code points that NFC changes or may join to the code point before."""
+    """Yield ranges of the code points that NFC changes, or may combine with the preceding one."""
     yield 0x1161, 0x11FF  # vowels and final consonants of Hangul
     decompositions = map(unicodedata.decomposition, map(chr, _PLANES))
     for code, decomposition in zip(_PLANES, decompositions, strict=True):

@@ -1,16 +1,16 @@
-"""Conversion of tiktoken rank files to tokenizer.json, so that both engines can use them.
+"""Converter from tiktoken rank files to tokenizer.json, so that both engines can use them.
 
-A rank file contains only the vocabulary: each token's bytes and rank. The split pattern and the
-special tokens of an encoding are part of tiktoken's code. The table `ENCODINGS` has a copy of them
-for each name of an encoding. A file with any other name raises an error, because a guessed pattern
-could give wrong ids without an error.
+A rank file contains only the vocabulary: the bytes and the rank of each token. The split pattern
+and the special tokens are part of tiktoken's code. The table `ENCODINGS` has a copy of them for
+each encoding that tiktoken names. A file with any other name raises an error, because a guessed
+pattern could give wrong ids without an error.
 
 tiktoken stores no merges. At each step it looks for the two neighbours whose joined bytes have the
 lowest rank, and joins the leftmost such pair. In a tokenizer.json, every way to cut a token into
-two tokens therefore becomes a merge. The merges are sorted by the rank of the joined token, so the
-merges that give the same token are adjacent. The order of these adjacent merges could change the
-ids only if two of them overlap in a text (as in `ab|a|ba`, if `aba` is a token). No difference was
-seen in any text that was tried. A word that is itself a token is not divided (`ignore_merges`).
+two tokens therefore becomes a merge, and the merges are sorted by the rank of the joined token.
+Merges that give the same token can have any order among themselves, unless two of them overlap in a
+text (as in `ab|a|ba`, if `aba` is a token). Even then, no difference was seen in any text that was
+tried. A word that is itself a token is not divided (`ignore_merges`).
 
 The conversion takes about a second for 100,000 ranks.
 """
@@ -128,8 +128,8 @@ def byte_level_config(
 
     The arguments `vocab` and `merges` are written in the byte-level alphabet (see `byte_symbols`).
     The argument `specials` maps special tokens to ids. If `pattern` is None, text is split as GPT-2
-    splits it. If `ignore_merges` is True, a word that is in the vocabulary becomes one token
-    without use of the merges.
+    splits it. If `ignore_merges` is True, a word that is in the vocabulary becomes one token, even
+    if the merges would divide it.
     """
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     return {

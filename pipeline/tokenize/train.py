@@ -1,4 +1,4 @@
-"""Training of a byte-level BPE tokenizer on given text, in a form that both engines accept.
+"""Trainer of byte-level BPE tokenizers, which makes files that both engines accept.
 
 The tokenizer splits text as cl100k_base does. It knows all 256 bytes, so no text is unknown and
 decoding gives back the text. Its special tokens have the last ids. The same texts in the same order
@@ -6,8 +6,8 @@ give the same file. The built-in tokenizer was made by this module.
 
 Training processes about 3 MB/s on one core. It needs memory for the distinct words of all texts and
 for the longest single text, so pass separate documents and not one string of a gigabyte. For
-WordPiece, Unigram or a custom split, train with `tokenizers` itself and pass the tokenizer.json to
-the build.
+WordPiece, Unigram or another way to split text, train with `tokenizers` itself and pass the
+tokenizer.json to the build.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SAMPLES = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainReport:
-    """Report of a training: sizes of the tokenizer and of its training texts, and compression."""
+    """Report on a trained tokenizer: its size, its compression, and the texts used for training."""
 
     vocab_size: int
     """Number of ids, special tokens included."""
@@ -77,14 +77,13 @@ def train_tokenizer(
 ) -> TrainReport:
     """Train a tokenizer on `texts` and write it to the file `out`, which must not exist.
 
-    The `special_tokens` get the last ids, in the given order. Training stops reading after
-    `max_bytes` bytes of UTF-8 text. A pair of tokens is merged only if it occurs at least
+    The `special_tokens` get the last ids, in the given order. No further texts are read after
+    `max_bytes` bytes of UTF-8. A pair of tokens is merged only if it occurs at least
     `min_frequency` times.
 
-    Raise `UsageError`, before any text is read, for impossible arguments or if `out` exists. Also
-    raise it if a special token becomes an ordinary token. Raise `InputError` if the texts are empty
-    or too few for `vocab_size`, or contain half a surrogate pair. Raise `StorageError` if `out`
-    cannot be written.
+    Raise `UsageError` for impossible arguments, if `out` exists, or if a special token also becomes
+    an ordinary token. Raise `InputError` if the texts are empty or too few for `vocab_size`, or
+    contain half a surrogate pair. Raise `StorageError` if `out` cannot be written.
     """
     if max_bytes < 1:
         raise UsageError(f"must be at least 1, got {max_bytes}", where="max_bytes")
