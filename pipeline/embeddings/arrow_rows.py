@@ -93,7 +93,7 @@ def arrow_count(source: Source) -> int:
 def table_rows(
     source: Source, span: Span, columns: Sequence[Column], *, config: str | None, split: str | None
 ) -> Iterator[InputRows]:
-    """Yield the rows of `span`, in blocks.
+    """Yield the rows in `span`, a part of `source`, in blocks.
 
     `config` and `split` select part of a Hugging Face dataset.
     """

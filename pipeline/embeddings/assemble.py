@@ -1,10 +1,10 @@
 """Assembly of a dataset of embeddings from finished units, in a scratch directory.
 
-Every array contains the rows of all units, in order. The hash of its split key decides to which
-split a row belongs. A split is stored as a list of row numbers. A large file of a unit becomes a
-shard by a hard link, and small files are joined. The memory needed is that of a block of rows.
-Splits of exact sizes need 16 bytes more for each row whose hash is close to the border between two
-splits.
+A unit is the part of the input that one task processes. Every array contains the rows of all units,
+in order. To choose the split of a row, its split key is hashed. A split is stored as a list of row
+numbers. A large file of a unit becomes a shard by a hard link, and small files are joined. The
+memory needed is that of a block of rows. Splits of exact sizes need 16 bytes more for each row
+whose hash is close to the border between two splits.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class UnitRows:
     def parts(
         self, name: str, dtype: str, row: tuple[int, ...]
     ) -> Iterator[HashedFile | tuple[int, Iterator[npt.NDArray[Any]]]]:
-        """Yield the shards of the array `name`, for `ArrayWriter.parts`.
+        """Yield the shards of the array `name`, in the form that `ArrayWriter.parts` takes.
 
         A large file of a unit is one shard, given as a `HashedFile`. Small files that follow each
         other are joined into one shard, given as a number of rows and an iterator of blocks. The
@@ -112,7 +112,7 @@ class UnitRows:
     def _unit(
         self, result: EmbeddingResult, name: str, dtype: str, row: tuple[int, ...]
     ) -> Iterator[npt.NDArray[Any]]:
-        """Yield the rows of the array `name` in one unit, in blocks."""
+        """Yield the rows that one unit has stored of the array `name`, in blocks."""
         kind = np.dtype(dtype)
         count = max(1, _BLOCK_BYTES // max(1, prod(row) * kind.itemsize))
         path = self._units / unit_name(result.number) / piece_name(name)
@@ -129,7 +129,7 @@ class UnitRows:
                 yield block
 
     def hashes(self) -> Iterator[HashedDocuments]:
-        """Yield the hashes of the split keys and the row numbers of each block of rows."""
+        """Yield two arrays for each block of rows: hashes of split keys, and row numbers."""
         first = 0
         for _, block in self.blocks(HASHES, "<u8", ()):
             yield block, np.arange(first, first + len(block))
@@ -142,8 +142,9 @@ def assemble(
 ) -> ArrayManifest:  # fmt: skip
     """Write the dataset durably into the empty directory `root` and return its manifest.
 
-    `options` are the options that config.json stores. `shares` maps the name of each split to its
-    size. Raise `InputError` if no record can be used, or if a label column has too many labels.
+    `options` are the options that config.json stores. `shares` maps the name of each split to a
+    ratio, a number of rows, or None for the rest. Raise `InputError` if no record can be used, or
+    if a label column has too many labels.
     """
     payload = plan.payload
     fingerprints = {  # those of files were computed while the files were read
@@ -217,9 +218,9 @@ def _splits(writer: ArrayWriter, splitting: Splitting, shares: Shares, found: Un
 def _assigned(
     splitting: Splitting, shares: Shares, found: UnitRows
 ) -> Callable[[], Iterator[tuple[int, npt.NDArray[np.intp]]]]:
-    """Return a function that assigns every row to a split.
+    """Return a function that yields the split of every row.
 
-    Each call of the function reads all hashes again. For each block of rows, it yields the number
+    Each call of that function reads all hashes again. For each block of rows, it yields the number
     of the first row, and an array with the split index of each row.
     """
     if splitting.ends:

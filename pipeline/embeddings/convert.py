@@ -79,7 +79,7 @@ def stored_arrays(plan: EmbeddingPayload) -> dict[str, Stored]:
 
 
 class Converter:
-    """Conversion of the rows of one unit to the stored types, with checks.
+    """Converter of the rows of one unit to the stored types, which checks them first.
 
     The attribute `labels` has a dict for each label column, by name. The dict maps each text that
     has occurred to its number. The function `lap` is called at the end of each stage with the name
@@ -136,7 +136,7 @@ class Converter:
     def _vectors(
         self, rows: InputRows, problems: dict[int, Problem]
     ) -> dict[Column, npt.NDArray[np.float32]]:
-        """Return the vectors of each column of vectors or texts, as float32.
+        """Return float32 vectors for each column that contains vectors, or texts to encode.
 
         Rows that cannot be used are added to `problems`.
         """
@@ -206,9 +206,9 @@ class Converter:
 
 
 def _not_finite(values: ColumnValues, column: Column) -> dict[int, Problem]:
-    """Return a problem for each row whose number is NaN or infinite, by row.
+    """Return the problems of the rows whose number is NaN or infinite, by row.
 
-    Integers have no such problems.
+    The result is empty if the numbers are integers.
     """
     found = widen(values.array) if values.bfloat16 else values.array
     if found.dtype.kind != "f":

@@ -1,9 +1,9 @@
 """Estimate of a build of embeddings, for `--dry-run` and the check of disk space.
 
 The number of rows is read from file headers, or extrapolated from the first records. The build
-needs most disk space just before it publishes the dataset. At that time both the files of the units
-and the shards joined from small files exist. Large files become shards by hard links, which need no
-further space.
+needs most disk space just before it publishes the dataset. At that time the rows of small files
+exist twice: in the files that tasks wrote, and in the shards that join these files. Large files
+become shards by hard links, which need no further space.
 """
 
 from __future__ import annotations

@@ -62,9 +62,9 @@ _MAX_BATCH = 1 << 16
 class EmbeddingOptions:
     """Options of ``dataprep build --kind embeddings``.
 
-    All options except `out`, `format`, `on_error`, `max_rejects`, `excerpts`, `workers` and
-    `overwrite` enter the recipe id. Inputs enter it by their content, and an encoder by its vectors
-    of a few fixed texts.
+    The recipe id, which identifies what a build makes, depends on all options except `out`,
+    `format`, `on_error`, `max_rejects`, `excerpts`, `workers` and `overwrite`. It depends on the
+    content of the inputs, not on their names, and on the encoder's vectors of a few fixed texts.
 
     >>> EmbeddingOptions(input="vectors.npy", out="shards", columns={"query": "q"}).columns
     ('query=q',)

@@ -62,7 +62,8 @@ class EmbeddingSurvey(Survey):
 class EmbeddingPrepared(Prepared):
     """Build of embeddings that is ready to run.
 
-    The attribute `shares` maps the name of each split to its size.
+    The attribute `shares` maps the name of each split to a ratio, a number of rows, or None for the
+    rest.
     """
 
     options: EmbeddingOptions

@@ -104,10 +104,10 @@ def rows_in(
 
 
 def planned_rows(sources: Sequence[Source], spans: Sequence[Span]) -> int:
-    """Return the number of records in `spans`, or 0 if it is not known before they are read.
+    """Return the number of records in `spans`, or 0 if this number is unknown.
 
-    The number is not known if a span is in a file without row counts (such as JSONL). To save time,
-    the result is also 0 for more than `_FEW` spans.
+    It is unknown if a span is in a file whose format does not store the number of rows, such as
+    JSONL. To save time, 0 is also returned if there are more than `_FEW` spans.
     """
     counts = [_span_rows(sources[span.source], span) for span in spans[:_FEW]]
     return 0 if None in counts or len(spans) > _FEW else sum(filter(None, counts))
@@ -122,10 +122,11 @@ def _span_rows(source: Source, span: Span) -> int | None:
 
 
 class RowReader:
-    """Reader of the rows of one span, which is a part of an input.
+    """Reader of the rows of one span: a whole input, or a part of it.
 
-    After the last row, the attribute `chunk_digests` lists the digests of the chunks of the file
-    that are assigned to the span. The list is empty for Hugging Face datasets.
+    When all rows have been read, the attribute `chunk_digests` lists the digests of the chunks that
+    belong to the span. Every chunk of a file belongs to exactly one span. The list is empty for
+    Hugging Face datasets.
     """
 
     def __init__(
@@ -153,10 +154,10 @@ class RowReader:
             self.chunk_digests = self._digests()
 
     def _digests(self) -> list[str]:
-        """Return the digests of the chunks of the file that are assigned to the span.
+        """Return the digests of the chunks of the file that belong to the span.
 
-        Every chunk is assigned to exactly one span of the file. The chunks are read again, but
-        their bytes are probably in the page cache, because the span has just been read.
+        Every chunk belongs to exactly one span of the file. The chunks are read again. Their bytes
+        are probably in the page cache, because the rows of the span have just been read.
         """
         source, span = self._source, self._span
         total = self._parts()
@@ -166,9 +167,9 @@ class RowReader:
         return chunk_digests(source.path, first, last)
 
     def _parts(self) -> int:
-        """Return the position at which the last span of the file stops.
+        """Return the end of the last span of the file, in the unit in which spans are measured.
 
-        The position is a number of rows, of row groups or of bytes, depending on the format.
+        The unit is a row for the formats in `SLICEABLE`, a row group for Parquet, or else a byte.
         """
         source = self._source
         if source.format in SLICEABLE:
@@ -195,9 +196,9 @@ def _array_rows_apart(source: Source, span: Span, columns: Sequence[Column]) -> 
 
 
 def _array_rows(source: Source, span: Span, columns: Sequence[Column]) -> Iterator[InputRows]:
-    """Yield the rows of `span` in blocks.
+    """Yield the rows that `span` selects from a file of arrays, in blocks.
 
-    If the format is not in `SLICEABLE`, a span is the whole file.
+    If the format of the file is not in `SLICEABLE`, `span` selects all rows.
     """
     with open_array_file(source) as file:
         wanted = {column.field: file.layouts[column.field] for column in columns}

@@ -1,8 +1,8 @@
 """Records of an input as columns, and the problems of bad rows.
 
-Readers yield blocks of thousands of rows as numpy arrays. A value that cannot be used is undefined
-in the array, and the reason is stored in `problems`, by row. So a few bad rows require neither a
-copy nor a loop over the rows.
+Readers yield blocks of thousands of rows as numpy arrays. For a value that cannot be used, the
+array contains any number, and `problems` contains the reason, by row. So a few bad rows require
+neither a copy nor a loop over the rows.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ to decide the split)."""
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """Column to read: the array `name` is made from the field `field`, whose type is `kind`.
+    """Column to read: the array `name` is made from the field `field`, and `kind` is its kind.
 
-    `width` is the number of numbers in a vector, and 0 for other kinds.
+    `width` is the number of components of a vector, and 0 if the column does not contain vectors.
     """
 
     name: str
@@ -60,9 +60,9 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 class FieldType(NamedTuple):
     """Type of a field of an input.
 
-    `kind` is None for a type that cannot be used. `width` is the number of numbers in a vector. It
-    is 0 for a vector whose width is unknown or varies, and for a type that is no vector. `shown`
-    describes the type in messages.
+    `kind` is None for a type that cannot be used. `width` is the number of components of a vector.
+    It is 0 if the type is not a vector, or if the width is unknown or varies. `shown` describes the
+    type in messages.
     """
 
     kind: ColumnKind | None
@@ -100,7 +100,7 @@ def _no_bytes(_: int) -> None:
 
 @dataclass(kw_only=True, slots=True)
 class InputRows:
-    """Block of consecutive records of one span of an input."""
+    """Block of consecutive records of an input, with their values as columns."""
 
     count: int
     """Number of records."""
@@ -152,7 +152,7 @@ def wrong_type(column: Column, found: str) -> Problem:
 
 
 def wrong_width(column: Column, found: int) -> Problem:
-    """Return the `Problem` for a vector of `found` numbers, if `column` has another width."""
+    """Return the `Problem` for a vector with `found` numbers instead of ``column.width``."""
     return Problem(
         "wrong_width", f"the field {column.field!r} has {found} numbers, not {column.width}"
     )

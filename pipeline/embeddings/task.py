@@ -43,12 +43,12 @@ __all__ = ["EmbeddingResult", "EmbeddingTask", "EmbeddingTasks", "piece_name"]
 
 
 class EmbeddingResult(UnitResult, frozen=True, kw_only=True):
-    """Result of a unit of embeddings.
+    """Result of the task for one unit, a part of the input of a build of embeddings.
 
-    `files` maps the name of each file of the unit to its size and hashes. Every file contains the
-    header of a .npy file with `planned` rows, and then `rows` rows. If `rows` equals `planned`, it
-    is a valid .npy file, and may become a shard. `categories` maps the name of each label column to
-    its texts, in the order of their codes.
+    `files` maps the name of each file that the task wrote to its size and hashes. Every file
+    contains the header of a .npy file with `planned` rows, and then `rows` rows. If `rows` equals
+    `planned`, it is a valid .npy file, and may become a shard. `categories` maps the name of each
+    label column to its texts, in the order of their numbers.
     """
 
     rows: int
@@ -93,17 +93,17 @@ class EmbeddingTask:
 
 
 class EmbeddingTasks(TaskKind):
-    """Part of `EmbeddingKind` that worker processes need: opening the task of a plan."""
+    """Part of `EmbeddingKind` that worker processes need. It opens the task of a stored plan."""
 
     address = "dataprep.pipeline.embeddings.task:EmbeddingTasks"
 
     def open_task(self, staging: Path, watch: Watch | None) -> EmbeddingTask:
-        """Return the task of the plan in the directory `staging`. It has no encoder."""
+        """Return a task, without an encoder, for the plan that the directory `staging` contains."""
         return EmbeddingTask(load_plan(staging / PLAN_NAME, PLAN), None)
 
 
 class _UnitRun:
-    """Processing of one unit, with its open files and the counts so far."""
+    """State of the task while it processes one unit: its open files and the counts so far."""
 
     def __init__(
         self, plan: EmbeddingPlan, unit: Unit, encoder: TextEncoder | None, scratch: Path, *,
@@ -176,9 +176,9 @@ class _UnitRun:
         )  # fmt: skip
 
     def _take(self, rows: InputRows, span: Span, first: int) -> None:
-        """Write the good rows of a block, and add the bad rows to the rejects.
+        """Write the good rows of a block, and record the bad rows as rejects.
 
-        The first record of the block is record `first` of the span.
+        The first record of `rows` is record number `first` of `span`.
         """
         arrays, problems = self._convert.rows(rows, span.source)
         self._refuse(rows, problems, span, first)
@@ -199,10 +199,10 @@ class _UnitRun:
     def _refuse(
         self, rows: InputRows, problems: Sequence[tuple[int, Problem]], span: Span, first: int
     ) -> None:
-        """Write a line for each row with a problem to the rejects file.
+        """Write one line to the rejects file for each row with a problem.
 
         Raise `BadRecordError` for the first such row if the option `on_error` is ``error``. The
-        first record of the block `rows` is record `first` of the span.
+        first record of `rows` is record number `first` of `span`.
         """
         lines = [self._reject(rows, row, problem, span, first) for row, problem in problems]
         if lines:

@@ -1,8 +1,9 @@
-"""Vectors of texts, made by an encoder: a sentence-transformers model or any function.
+"""Encoders, which make vectors of texts: a sentence-transformers model or any function.
 
-Texts are encoded in order, in batches of a fixed size. Each unit of a build begins a new batch. An
-encoder whose results depend on the other texts of a batch thus gives the same vectors in every run.
-The shape and the dtype of each result are checked.
+Texts are encoded in order, in batches of a fixed size. No batch contains texts of two units of a
+build (the parts of the input that separate tasks process). So every run of a build makes the same
+batches, and gets the same vectors even from an encoder whose result for a text depends on the other
+texts in the batch. The shape and the dtype of each result are checked.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["TextEncoder", "load_encoder"]
 
 @dataclass(frozen=True, slots=True)
 class TextEncoder:
-    """Loaded encoder, with its name for error messages."""
+    """Function that makes vectors of texts, and the name that error messages give it."""
 
     name: str
     function: Encoder
@@ -34,8 +35,8 @@ class TextEncoder:
         """Return the vectors of `texts`, float32 [texts, width].
 
         At most `batch` texts are encoded at once. Numbers that overflow float32 become infinite. If
-        `width` is None, the first batch decides the width. Raise `InputError` if the encoder
-        returns anything else than one vector of numbers, of this width, for each text.
+        `width` is None, the first batch decides the width. Raise `InputError` if the encoder does
+        not return one vector of `width` numbers for each text.
         """
         parts = []
         for start in range(0, len(texts), batch):

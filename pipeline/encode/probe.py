@@ -1,10 +1,11 @@
-"""The probe of an encoder: its vectors of a few fixed texts, which identify it.
+"""Probe of an encoder: its vectors of a few fixed texts, which identify it.
 
-The name of a model or of a function does not identify its weights. The probe is stored in
-config.json, and hashed into the recipe id and into the key of unfinished work. It is made in one
-batch when a build is prepared. Three texts are short. The fourth has a thousand different words, so
-that encoders with different limits on the length of a text give different vectors. To compare a
-stored probe, the texts stored in it are encoded, because another version may use other texts.
+The name of a model or of a function does not identify its weights, but a probe does. The probe is
+stored in config.json. It is part of the recipe id, and of the key that identifies unfinished work.
+It is made in one batch when a build is prepared. Three texts are short. The fourth has a thousand
+different words, so that encoders with different limits on the length of a text give different
+vectors. An encoder is compared with a stored probe by encoding the texts in that probe, because
+another version of dataprep may have used other texts.
 
 Hardware, threads and libraries change the last bits of a vector. Two probes therefore count as
 equal if no number differs by more than `_TOLERANCE` of the largest number of its vector. Measured
@@ -19,7 +20,7 @@ with all-MiniLM-L6-v2 on the short texts, the largest difference was:
 | weights rounded to 8 bits | 0.4 |
 | long text truncated at 128 to 512 tokens | 0.26 or more, on the long text |
 
-A bfloat16 encoder may thus not match its own probe, but it does not match another encoder's.
+So a bfloat16 encoder may fail to match its own probe, but does not match that of another encoder.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ _TOLERANCE = 4e-3
 def make_probe(encoder: TextEncoder, known: Iterable[object] = ()) -> Probe:
     """Return the first of the `known` probes that matches `encoder`, or a new probe.
 
-    Items of `known` that are not probes are ignored. Raise `InputError` if the encoder gives NaN or
-    infinity.
+    A probe consists of an encoder's vectors of a few fixed texts. Items of `known` that are not
+    probes are ignored. Raise `InputError` if the encoder gives NaN or infinity.
 
     >>> def constant(number):
     ...     return TextEncoder("name", lambda texts: np.full((len(texts), 2), number, np.float32))

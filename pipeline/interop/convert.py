@@ -91,8 +91,8 @@ def convert(
 
     Raise `InputError` for problems in files of other programs, `IntegrityError` for damage in files
     of dataprep, and `UsageError` for invalid arguments. An import and an export each read and write
-    all bytes once. The memory needed is that of a block of rows. The keyword lists of JASPER need
-    about 40 bytes per keyword more.
+    all bytes once. The memory needed is that of a block of rows, and for JASPER about 40 bytes more
+    per keyword.
 
         >>> convert("jasper_dataset", "pairs").rows                    # doctest: +SKIP
         100000
@@ -166,7 +166,7 @@ def _export(
 
 
 class _Count:
-    """Counter of the bytes done, which reports each change to the function `progress`."""
+    """Counter of processed bytes that reports each change to the function `progress`."""
 
     def __init__(self, *, total: int, progress: Callable[[int, int], None] | None) -> None:
         self._done, self._total, self._progress = 0, total, progress

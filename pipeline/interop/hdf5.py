@@ -8,8 +8,11 @@ vectors about 7 % smaller, and writing many times slower. bfloat16 is stored as 
 attribute ``dtype``. No times are stored, so one version of HDF5 writes equal files for equal
 datasets.
 
-A file is not trusted. Three things are refused: links into other files, data sets stored in other
-files, and data sets that claim to be larger than gzip could have compressed them.
+A file to be read is not trusted. Three things are refused:
+
+- a link into another file;
+- a data set whose numbers are in another file;
+- a data set whose shape needs more bytes than gzip could have compressed into those stored.
 
 The file is opened again for each block that is read, because an HDF5 handle does not work in a
 forked or spawned process.
@@ -226,7 +229,7 @@ def export_hdf5(
 
 
 def _while_writable(blocks: Iterator[memoryview], sink: _FileSink) -> Iterator[memoryview]:
-    """Yield `blocks`. Raise the error of a failed write to `sink` before reading the next block."""
+    """Yield `blocks`. If a write to `sink` has failed, raise its error before the next block."""
     for block in blocks:
         sink.check()
         yield block
@@ -311,8 +314,8 @@ class _FileSink:
     """New file through which h5py writes, used as a context manager.
 
     If a write fails, HDF5 can no longer close the file, and crashes the process at exit. To prevent
-    this, write errors are hidden from HDF5. After the first error nothing more is written. At the
-    end of the block, when HDF5 has closed the file, this error is raised as a `StorageError`.
+    this, write errors are hidden from HDF5, and nothing is written after the first error. When HDF5
+    has closed the file, the end of the ``with`` block raises that error as a `StorageError`.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Datasets in one file, .safetensors or HDF5, whose rows can be read or restored to a directory.
+"""Datasets in one file, .safetensors or HDF5.
 
-Opening the file reads its config.json and checks the types, shapes and sizes of the tensors, but
-reads no rows. The file does not stay open: each `read` opens it, so a `SingleFile` may be used in a
-forked process, or pickled. For training, restore the directory (`dataprep convert`), which can be
-mapped into memory.
+The rows can be read from the file, and the dataset can be restored to a directory. Opening the file
+reads its config.json and checks the types, shapes and sizes of the tensors, but reads no rows. The
+file does not stay open: each `read` opens it, so a `SingleFile` may be used in a forked process, or
+pickled. For training, restore the directory (`dataprep convert`), which can be mapped into memory.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Reader and writer of `.pt` files that contain a tensor or a list of lists of integers.
 
 Files are read by `read.torch_file`, which runs no code from them. The writer makes archives that
-torch.load reads. Unlike the archives of `formats.files.index_file`, they can have any type and
-shape. They store no time, so equal rows give equal bytes. Their numbers begin at a multiple of 64
-bytes, so that ``torch.load(path, mmap=True)`` can map them. The memory needed is a block of rows
-for a tensor, and about 40 bytes per number for lists.
+torch.load reads. The tensor in such an archive can have any type and shape, unlike the index in an
+archive of `formats.files.index_file`. No time is stored, so equal rows give equal bytes. The
+numbers begin at a multiple of 64 bytes, so that ``torch.load(path, mmap=True)`` can map them. The
+memory needed is that of a block of rows for a tensor, and about 40 bytes per number for lists.
 
 Format: https://github.com/pytorch/pytorch/blob/main/docs/source/notes/serialization.rst
 """
@@ -80,8 +80,8 @@ def read_lists(path: Path) -> tuple[Ids, Ids]:
 def _load(path: Path, plain: str) -> Any:
     """Return the content of the file `path`. Raise `InputError` if reading it would run code.
 
-    `plain` is a Python expression for the advice in the error. It reads the open file ``f`` and
-    gives its content as plain data.
+    The error shows the user how to rewrite the file as plain data. The argument `plain` is the
+    Python expression for this: it loads the content from the open file ``f`` and converts it.
     """
     open_ordinary(path, path.name).close()
     trust = "Loading it could run anything: only if you trust who made it, rewrite it as plain data"
@@ -166,7 +166,7 @@ def write_lists(path: Path, lists: list[list[int]]) -> None:
 
 @contextlib.contextmanager
 def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Yield a new torch archive at `path`, to which the caller adds members within the block."""
+    """Yield a new torch archive at `path`. The caller adds members to it in the ``with`` block."""
     with FileWriter(path) as writer:
         with zipfile.ZipFile(writer, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[call-overload]
             yield archive

@@ -257,9 +257,10 @@ def _texts(content: PairContent) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """Steering vectors of n pairs and the distances of their questions from the cluster centroids.
+    """Steering vectors of n pairs, and their centroid distances.
 
-    Each kind of vector is an array float32 [n, dim]; the distances are float32 [n].
+    The vectors of each variant are float32 [n, dim]. The item of `distances`, float32 [n], for a
+    pair is the cosine distance of its question from the centroid of its cluster.
     """
 
     centroid: Floats

@@ -312,8 +312,9 @@ def fall_back(
 
     Pair i has the cluster ``clusters[i]`` and the question ``questions[i]``. The rows of `vectors`
     are the vectors of the questions. The rows of `centroids` are the centroids of the clusters. All
-    rows must have length 1, but the centroid of an empty cluster must be zeros. An empty cluster is
-    never chosen. If `rule` is ``none``, or if every cluster is empty, nothing is replaced.
+    rows must have length 1, except that the centroid of an empty cluster must be zeros. An empty
+    cluster is never chosen. If `rule` is ``none``, or if every cluster is empty, nothing is
+    replaced.
     """
     without = np.flatnonzero(clusters < 0)
     filled = np.flatnonzero(centroids.any(axis=1))

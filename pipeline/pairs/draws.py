@@ -1,12 +1,13 @@
-"""Random sampling without repetition from many pools, each with its own key.
+"""Random sampling without repetition from many pools of numbers, each with its own key.
 
-Sample n of a pool is the value at position n of a keyed permutation of the pool. So the sample
-depends only on n, the key and the size of the pool. The permutation is a Feistel network over the
-finalizer of SplitMix64, applied again until its value is below the size of the pool. The network
-has twelve rounds, because fewer rounds are not random enough for pools of a few numbers. In such
-pools, some pairs of samples occur more often than others: with six rounds the frequencies differ by
-a quarter, and with ten rounds still by more than chance (tests/pipeline/pairs/test_draws.py). A
-sample takes about 200 ns.
+A pool is the numbers from 0 to size - 1. Its key selects a permutation of these numbers, and sample
+n of the pool is the number at position n of the permutation. So a sample depends only on n, the key
+and the size of the pool. The permutation is a Feistel network over the finalizer of SplitMix64. The
+network is applied again until the result is below the size of the pool. It has twelve rounds,
+because fewer rounds are not random enough for pools of a few numbers. In such pools, some pairs of
+samples occur more often than others: with six rounds the frequencies differ by a quarter, and with
+ten rounds still by more than chance (tests/pipeline/pairs/test_draws.py). A sample takes about 200
+ns.
 
 Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014. Black, Rogaway:
 Ciphers with Arbitrary Finite Domains, CT-RSA 2002.
@@ -30,7 +31,7 @@ _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def mix(words: Words) -> Words:
-    """Return each 64-bit word mixed by the finalizer of SplitMix64, which is a bijection."""
+    """Return each 64-bit word mixed by the finalizer of SplitMix64, a bijection of the words."""
     words = (words ^ (words >> _30)) * _FIRST
     words = (words ^ (words >> _27)) * _SECOND
     return words ^ (words >> _31)

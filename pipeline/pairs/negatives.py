@@ -9,12 +9,13 @@ Each tier supplies a number of negatives from its own pool of sources:
 4. random sources outside the cluster.
 
 A source belongs to the clusters of all pairs in which it occurs. Tiers are filled in this order. If
-a pool is exhausted, the next tier supplies the missing negatives, and after the fourth tier the
-first. The tier of each negative is stored. For a pair without a cluster, the pools of tiers 1 and 2
-are empty.
+the pool of a tier is exhausted, the next tier supplies the missing negatives; tier 4 is followed by
+tier 1. The tier of each negative is stored. For a pair without a cluster, the pools of tiers 1 and
+2 are empty.
 
-Random choices are keyed by seed, question, source and tier, so the result does not depend on the
-number of pairs in a block. The cost is one search, and about 10 microseconds of sampling per pair.
+A random choice depends only on the seed, the question, the source and the tier. So the result does
+not depend on the number of pairs in a block. The cost is one search, and about 10 microseconds of
+sampling per pair.
 """
 
 from __future__ import annotations
@@ -108,12 +109,13 @@ def mine(
     seed: int,
     search: Search = most_similar,
 ) -> tuple[Ints, Ints]:
-    """Return the negatives and their tiers, int64 [pairs, N] each, sorted by tier within a row.
+    """Return the negatives of each pair, and the tier (1 to 4) of each negative.
 
-    `counts` holds the number of negatives of each tier; their sum is N. `questions` and `sources`
-    are vectors of length 1, `near` is the result of `near_clusters`, and the function `search`
-    finds the candidates of tier 3. Every question needs at least N sources that are not its
-    positives. This is not checked here: call `require_enough` first.
+    Both arrays are int64 [pairs, N], sorted by tier within a row. `counts` holds the number of
+    negatives of each tier; their sum is N. `questions` and `sources` are vectors of length 1, and
+    `near` is the result of `near_clusters`. The function `search` finds the candidates of tier 3.
+    Every question needs at least N sources that are not its positives. This is not checked here:
+    call `require_enough` first.
     """
     own, members = links.own(), links.members()
     keys = (links.clusters + 1) * links.n_questions + links.questions
@@ -189,7 +191,7 @@ class _Pools:
     seed: int
 
     def sizes(self, tier: int, pairs: Ints) -> Ints:
-        """Return int64 [pairs]: the size of the pool of `tier` for each of `pairs`."""
+        """Return int64 [pairs]: the number of sources in the pool of `tier` for each of `pairs`."""
         clusters = self.links.clusters[pairs]
         if tier == 3:
             listed: Ints = (self.similar[self.group_of[pairs]] >= 0).sum(axis=1, dtype=np.int64)
@@ -218,12 +220,12 @@ class _Pools:
 
 
 class _Complements:
-    """Lookup of the integers that are not in a set, by rank, for many sets.
+    """Lookup of integers that are not in a set, by rank. There are many sets.
 
     The integer of rank r is the r-th smallest integer outside the set, counted from 0. For the set
-    {1, 2}, the ranks 0, 1 and 2 give 0, 3 and 4. The result is r plus the number of members below
-    the result. The member v at position j of the sorted set is below the result if v - j <= r. The
-    numbers v - j never decrease, so a binary search counts these members.
+    {1, 2}, the ranks 0, 1 and 2 give 0, 3 and 4. The result is r + j, where j is the number of
+    members of the set below the result. If v[i] is member i of the sorted set, j is the number of
+    members with v[i] - i <= r. A binary search finds j, because v[i] - i never decreases.
     """
 
     def __init__(self, lists: RowSets) -> None:
@@ -245,7 +247,7 @@ class _Complements:
 
 
 class _Filling:
-    """Negatives of a block of pairs, which are filled in one tier after the other."""
+    """Block of pairs for which negatives are chosen, one tier after the other."""
 
     def __init__(self, pools: _Pools, pairs: Ints, counts: Sequence[int]) -> None:
         self._pools = pools
@@ -297,9 +299,12 @@ class _Filling:
     ) -> tuple[Ints, npt.NDArray[np.bool_]]:
         """Return the sources at `positions` of each pool, int64 [active, positions], and a mask.
 
-        `active` holds the rows to fill, and `sizes` the sizes of their pools. The mask is true for
-        sources that can be added. It is false for positions beyond the end of the pool, for
-        positives of the question, and for negatives that the row contains already.
+        `active` holds the indices of the pairs that still need negatives, and `sizes` the sizes of
+        their pools. The mask is true for sources that can be added. It is false:
+
+        - for positions beyond the end of the pool;
+        - for positives of the question;
+        - for sources that are already among the negatives of the pair.
         """
         pairs = np.repeat(self._pairs[active], len(positions))
         limits = np.repeat(sizes, len(positions))

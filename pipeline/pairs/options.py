@@ -39,8 +39,9 @@ _FILES = ("question_embs", "source_embs", "keyword_embs", "keyword_clusters")
 class PairOptions:
     """Options of ``dataprep build --kind pairs``.
 
-    All options except `out`, `on_error`, `max_rejects`, `excerpts`, `workers` and `overwrite` enter
-    the recipe id. Files enter it by their content, and an encoder by its vectors of a few texts.
+    The recipe id, which identifies what a build makes, depends on all options except `out`,
+    `on_error`, `max_rejects`, `excerpts`, `workers` and `overwrite`. It depends on the content of
+    files, not on their names, and on the encoder's vectors of a few fixed texts.
 
     >>> PairOptions(input="pairs.csv", out="pairs", encoder="all-MiniLM-L6-v2").n_neg
     12
@@ -204,7 +205,7 @@ class PairOptions:
         return [name.strip() for name in self.embedding_columns.split(",") if name.strip()]
 
     def tiers(self) -> list[float]:
-        """Return the proportions of the four tiers. Their sum is 1.
+        """Return the proportions of the four tiers of hard negatives. Their sum is 1.
 
         Raise `UsageError` if the option `tier_proportions` is invalid.
         """

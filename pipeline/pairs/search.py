@@ -4,22 +4,22 @@ Similarity is the dot product of unit vectors, summed in float64. At a tie the l
 comes first.
 
 `most_similar` is exact. It first computes all similarities in float32. The error of a float32 dot
-product is at most dim * 2**-24 for any order of the sum (Higham, Accuracy and Stability of
-Numerical Algorithms, 2nd ed., section 3.1). Every source within twice this error of the k-th best
-is a candidate, and the candidates are compared again in float64. So the result does not depend on
-the block size, the number of threads or the linear algebra library.
+product is at most e = dim * 2**-24 for any order of the sum (Higham, Accuracy and Stability of
+Numerical Algorithms, 2nd ed., section 3.1). If s is the k-th best similarity, all sources with a
+similarity of at least s - 2e are candidates, and these are compared again in float64. So the result
+does not depend on the block size, the number of threads or the linear algebra library.
 
 Most of the time is spent on one float32 matrix product of questions and sources. The choice of
 candidates takes a quarter of the time of this product. With 100,000 sources of width 384, a
-question takes 0.85 ms on one core. Each thread needs 20 MiB of memory besides the vectors. The
-search is slower, with the same result, if the similarities of thousands of sources equal the k-th
-best to six digits.
+question takes 0.85 ms on one core. Each thread needs 20 MiB of memory besides the vectors. If the
+similarities of thousands of sources equal the k-th best to six digits, the search is slower, but
+its result is the same.
 
-`faiss_search` is approximate, for more sources than can all be compared. It builds an inverted file
-of about 4 * sqrt(n) cells, and each question reads a thirty-second of them
-(https://github.com/facebookresearch/faiss/wiki/Guidelines-to-choose-an-index). The candidates are
-ordered exactly. The result depends on the release of faiss and on its number of threads, but not on
-the option `workers`.
+`faiss_search` is approximate, for more sources than can all be compared. It divides n sources into
+about 4 * sqrt(n) cells, and compares each question with the sources in a thirty-second of the cells
+(https://github.com/facebookresearch/faiss/wiki/Guidelines-to-choose-an-index). The sources found
+are sorted by their exact similarities. The result depends on the release of faiss and on its number
+of threads, but not on the option `workers`.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ _SMALLEST_CELL = 64  # sources in a cell, on average, at least
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Queries:
-    """Queries of a search: the question of each query, and the sources that the query excludes.
+    """Queries of a search. A query names a question, and the sources that must not be found for it.
 
-    Query i searches for ``question[i]``. It excludes the sources in set ``group[i]`` of `members`
-    (-1: no set) and the sources in set ``question[i]`` of `own`. Queries of the same group should
-    be adjacent, because every run of equal groups costs a step of a Python loop.
+    Query i is about question ``question[i]``. It excludes two sets of sources: set ``group[i]`` of
+    `members` (no set if ``group[i]`` is -1), and set ``question[i]`` of `own`. Queries of the same
+    group should be adjacent, because every change of the group costs a step of a Python loop.
     """
 
     question: Ints
@@ -196,10 +196,10 @@ def _above(
 
 
 def _raise(bound: Floats, scores: Floats, rows: Ints, k: int, margin: np.float32) -> None:
-    """Raise the `bound` of each of `rows` to the k-th best score of the row minus the margin.
+    """Increase the `bound` of each of `rows` to the k-th best score of the row minus the margin.
 
-    The array `bound` is changed in place. A bound is never lowered. If there are fewer than k
-    scores in a row, nothing is changed.
+    The array `bound` is changed in place. A bound is never lowered. If `scores` has fewer than k
+    columns, nothing is changed.
     """
     place = scores.shape[1] - k
     if place >= 0:

@@ -1,10 +1,10 @@
 """Splits of a build of pairs: each question, with all its pairs, is in one split.
 
 Splits are stratified by cluster. Within a cluster the questions are sorted by a hash of their text
-and the seed, so their order in the input does not matter. The first question of a cluster goes to
-train and the second to val. If these splits do not exist, the first two splits replace them. The
-other questions are distributed so that each split has its ratio of the questions of all clusters
-processed so far. If a cluster has only one question, the question goes to the first split.
+and the seed, so their order in the input does not matter. Train gets at least one question of each
+cluster. Val gets at least one of each cluster with two or more questions. If these splits do not
+exist, the first two splits replace them. The other questions are distributed so that, after each
+cluster, every split has about its ratio of all questions so far.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ def _guaranteed(names: Sequence[str], ratios: npt.NDArray[np.float64]) -> list[i
 
 
 def _sizes(count: int, owed: npt.NDArray[np.float64], guaranteed: Sequence[int]) -> Ints:
-    """Return int64 [splits]: the number of questions of a cluster that each split gets.
+    """Return int64 [splits]: how many of the `count` questions of a cluster each split gets.
 
-    The cluster has `count` questions. First, each split in `guaranteed` gets one question, as long
-    as there are questions. The other questions are distributed in proportion to the numbers that
-    the splits still lack. ``owed[i]`` is the number of questions that split i should have after
-    this cluster, minus the number that it has before this cluster.
+    ``owed[i]`` is the number of questions that split i lacks: its ratio of all questions up to and
+    including this cluster, minus the questions that it has already. First, each split in
+    `guaranteed` gets one question, as long as there are questions. The others are distributed in
+    proportion to what the splits still lack.
     """
     sizes = np.zeros(len(owed), np.int64)
     for split in guaranteed[:count]:

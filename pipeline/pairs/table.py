@@ -98,7 +98,7 @@ class Links:
     n_clusters: int
 
     def own(self) -> RowSets:
-        """Return the sources of each question, which are its known positives."""
+        """Return, for each question, the set of sources that are its known positives."""
         return row_sets(self.questions, self.sources, self.n_questions, self.n_sources)
 
     def members(self) -> RowSets:
@@ -254,7 +254,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def source_of(path: Path, root: str, kind: str | None = None) -> Source:
-    """Return the file `path` as a source whose name is the path relative to `root`.
+    """Return a `Source` for the file `path`. Its name is the path relative to `root`.
 
     The argument `kind` is the format. By default the suffix of the file decides the format. Raise
     `InputError` if the file is missing, or if its format is unknown.

@@ -1,9 +1,10 @@
-"""Conversion between the curriculum of dataprep and JASPER's steering probabilities and curriculum.
+"""Conversion between dataprep's curriculum and the keys of JASPER's config.json that describe it.
 
-JASPER's builder and loader use different keys. The builder writes ``mode``, ``start_distance``,
-``end_distance`` and ``warmup_epochs``. The loader reads only ``zero_prob_start`` (default 0.5),
-``zero_prob_end`` (0.1) and ``epochs_total`` (100), and changes the probability of ``zero`` linearly
-if there is a curriculum.
+A curriculum states how often each variant of steering vector is used, epoch by epoch. JASPER's
+builder and loader use different keys under ``curriculum``. The builder writes ``mode``,
+``start_distance``, ``end_distance`` and ``warmup_epochs``. The loader reads only
+``zero_prob_start`` (default 0.5), ``zero_prob_end`` (0.1) and ``epochs_total`` (100). If there is a
+curriculum, the loader changes the probability of the variant ``zero`` linearly.
 
 ========================================  =========================================================
 JASPER                                    dataprep
@@ -16,8 +17,8 @@ start_distance, end_distance              nothing: JASPER's loader does not read
 warmup_epochs                             nothing, for the same reason
 ========================================  =========================================================
 
-dataprep follows ``mode``, although JASPER's loader ignores it. If training is therefore different,
-a note reports it. The original config.json is stored for the conversion back.
+dataprep follows ``mode``, although JASPER's loader ignores it. If this makes a difference in
+training, a note reports it. The original config.json is stored for the conversion back.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ _DEFAULTS: Mapping[str, float] = {"zero_prob_start": 0.5, "zero_prob_end": 0.1, 
 
 
 def from_jasper(config: Mapping[str, Any]) -> tuple[Curriculum, list[str]]:
-    """Return the curriculum that JASPER's config.json describes, and notes on doubtful keys.
+    """Return the curriculum that JASPER's config.json describes, and notes for the user.
 
-    Raise `InputError` if a value is invalid.
+    The notes name keys that are missing, that are not used, or that JASPER's loader treats
+    differently. Raise `InputError` if a value is invalid.
 
     >>> from_jasper({"steering_probabilities": {"zero": 1, "centroid": 0, "keyword": 0,
     ...                                         "residual": 0}})[0].mode

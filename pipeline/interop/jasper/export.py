@@ -79,10 +79,10 @@ def export_jasper(
 
 
 def _lost(tensors: dict[str, Tensor], pairs: dict[str, Any]) -> list[str]:
-    """Return the names of the arrays and files that the export does not store.
+    """Return the names of the arrays and files that are lost in the export.
 
-    `tensors` are the tensors that have not been exported. The result leaves out tensors that an
-    import would create again.
+    `tensors` are the tensors that have not been exported. Tensors that an import would create again
+    do not count as lost.
     """
     own = {"files/crc32.npy"} | ({f"splits/{UNASSIGNED}"} if FOREIGN in pairs else set())
     return [name.removeprefix("files/") for name in tensors if name not in own]

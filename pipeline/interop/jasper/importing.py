@@ -47,10 +47,11 @@ def order_name(split: str) -> str:
 def import_jasper(
     directory: Path, root: Path, *, prefer: JasperForm | None = None, done: Done | None = None
 ) -> list[str]:
-    """Import `directory` as a dataset in the empty directory `root`.
+    """Import the JASPER dataset in `directory` into the empty directory `root`.
 
-    If the directory has both forms of data, `prefer` chooses the form to read. Return notes on
-    doubtful data. Raise `InputError` for the first problem in the data.
+    If `directory` contains the data both as `.pt` files and as dataset.h5, `prefer` chooses the
+    form to read. Return notes on doubtful data. Raise `InputError` for the first problem in the
+    data.
     """
     with open_jasper(directory, prefer) as jasper:
         sizes = _check_shapes(jasper.columns, jasper.config)

@@ -1,9 +1,12 @@
 """Layout of a directory of JASPER: names of files and splits, types and shapes of arrays.
 
-The RAG_supporters package writes this layout for its dataset of questions, steering vectors and
-sources with hard negatives. Arrays have the same names in a dataset of dataprep. The letters in
-shapes stand for sizes: the numbers of questions (Q), sources (S), keywords (K), clusters (C), pairs
-(P), negatives of each pair (N), and numbers in a vector (D).
+The RAG_supporters package writes its datasets in this layout. They contain questions, source texts,
+hard negatives and steering vectors. An array has the same name here and in a dataset of dataprep.
+Letters in shapes stand for sizes:
+
+- Q, S, K, C and P: the numbers of questions, sources, keywords, clusters and pairs;
+- N: the number of negatives of each pair;
+- D: the number of components of a vector.
 """
 
 from __future__ import annotations

@@ -186,10 +186,10 @@ def _bytes_of(path: Path, limit: int) -> bytes:
 
 
 def _left_out(directory: Path, taken: set[str]) -> tuple[str, ...]:
-    """Return the sorted names of the files in `directory` that are not part of a JASPER dataset.
+    """Return the sorted names of the files in `directory` that an import leaves out.
 
-    A JASPER dataset consists of `.pt` files or dataset.h5, with config.json and inspection.json.
-    The file names in `taken` are also excluded, because these files are read.
+    These are all files except config.json, inspection.json, dataset.h5, the `.pt` files of the
+    layout, and the files in `taken`.
     """
     known = {f"{name}.pt" for name in (*ARRAYS, KEYWORDS)} | {f"{name}_idx.pt" for name in SPLITS}
     known |= {CONFIG_NAME, INSPECTION, H5_NAME} | taken
