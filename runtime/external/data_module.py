@@ -92,15 +92,16 @@ class _Splits(NamedTuple):
 
 
 class UniversalDataModule:
-    """Loaders for training, validation and test over data of any kind.
+    """Train, validation and test loaders over data of any kind.
 
     Arguments:
         train_data: a map-style dataset (a list of tensors or dicts, a torch or Hugging Face
             dataset), an iterable dataset (a stream), a mapping from split names to datasets (such
             as a `DatasetDict`), or a dataset that `dataprep build` made, open or as a path. Samples
             that are texts, or have a field `text` and no ids, are tokenized if a text task and a
-            tokenizer are given. Empty texts of lists and Hugging Face datasets are then left out,
-            with a warning. Validation and test splits of a build are opened with their loaders.
+            tokenizer are given. Empty texts in lists and Hugging Face datasets are then left out,
+            with a warning. Validation and test splits of a build are opened when their loaders are
+            made.
         val_data, test_data: data of the same kinds, used in full.
         task_spec: the task. It chooses the collate function in `collator_registry`.
         tokenizer: the tokenizer of texts. It also gives the pad id to the collate function of a
@@ -115,8 +116,9 @@ class UniversalDataModule:
         buckets: options to put training samples of similar length into the same batch.
         rows: the rows of a built dataset: a spec such as `Packed(2048)` or a name, as for
             `create_loader`, or a dict of options such as ``{"rows": "packed", "seq_len": 64}``. A
-            task needs unshifted labels. They are the default if `rows` is a name, or a dict without
-            ``"labels"``. A spec must request them: ``Packed(2048, labels="unshifted")``.
+            task needs unshifted labels. Rows given by a name, or by a dict without ``"labels"``,
+            have unshifted labels by default. A spec must request them:
+            ``Packed(2048, labels="unshifted")``.
         identity: a name for the data, stored in the state.
         distributed: get `dp_rank` and `dp_size` from torch.distributed.
         dp_rank, dp_size: rank and number of the data-parallel processes.
@@ -329,11 +331,11 @@ class UniversalDataModule:
     def _choose_collate(
         self, given: Collate | None, name: str | None, options: dict[str, Any], registry: Any
     ) -> Collate | None:
-        """Return the collate function `given`, that of the config, or the collator `name`, or None.
+        """Return the collate function that the options select, or None if they select none.
 
-        None means that the loader chooses a function for the samples, or that the dataset makes
-        batches itself. The task chooses the collator if `name` is None. Raise `UsageError` for
-        options that would have no effect.
+        The function is `given`, that of the config, the collator `name`, or the collator for the
+        task. With None, the loader chooses a function for the samples, or the dataset makes batches
+        itself. Raise `UsageError` for options that would have no effect.
         """
         if given is not None or self.config.collate_fn is not None:
             require(name is None and not options, "data_collator",
@@ -365,11 +367,11 @@ class UniversalDataModule:
         )
 
     def _apply_task(self, options: dict[str, Any], registry: Any) -> None:
-        """Apply the task to datasets that make batches themselves.
+        """Apply the task to the datasets of the module, which make batches themselves.
 
-        If the task is masked_lm, the datasets are replaced by datasets with masked tokens. For
-        other tasks, they are only checked. Raise `UsageError` if a dataset or an option does not
-        fit the task.
+        If the task is masked_lm, they are replaced by datasets with masked tokens. For other tasks,
+        they are only checked. The dict `options` holds the options of the collator. Raise
+        `UsageError` if a dataset or an option does not fit the task.
         """
         task = self.task_spec
         if task is None:

@@ -2,11 +2,11 @@
 
 A stream is an iterable, or a function that returns an iterator: see
 runtime/external/iterable_rows.py. With global batches of `B` rows, batch `g` of an epoch contains
-the rows `g * B` to `(g + 1) * B - 1`. Each rank gets a part of the batch, and each worker makes
-every n-th batch. So all ranks make the same number of steps, and batches do not depend on the
-number of workers. A stream may have fewer shards than workers. If a row is skipped, its batch is
-one row shorter (with several ranks, a masked filling row replaces it). No row moves to another
-batch.
+the rows `g * B` to `(g + 1) * B - 1`. Each rank serves a part of every global batch. With `n`
+workers, each worker makes every `n`-th batch of its rank. So all ranks make the same number of
+steps, and batches do not depend on the number of workers. A stream may have fewer shards than
+workers. If a row is skipped, its batch is one row shorter. With several ranks, a filling row takes
+the place of the skipped row, and `sample_mask` is False for it. No row moves to another batch.
 
 Every rank and worker reads the whole stream, but processes and collates only its own rows. Reading
 one shard per rank would be cheaper, but the number of rows of a shard is unknown until it ends.
@@ -408,10 +408,11 @@ class BatchStream(IterableDataset[Any]):
                 yield self._batch(group, epoch, counted=counted)
 
     def _batch(self, group: list[NumberedRow], epoch: int, *, counted: bool = True) -> Any:
-        """Return this rank's part of a global batch, or None if no row of the batch can be used.
+        """Return this rank's part of a global batch.
 
-        The list `group` holds the rows of the global batch. If the property `masked` is True,
-        filling rows extend the part to `batch_size` rows.
+        Return None if no row of the global batch can be used. The list `group` holds the rows of
+        the global batch. If the property `masked` is True, filling rows extend the part to
+        `batch_size` rows.
         """
         first, stop = (
             len(group) * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1)

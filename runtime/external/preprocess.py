@@ -1,7 +1,7 @@
 """Preprocessing of an example: rename columns, transform, run an engine, make tensors.
 
-`PreprocessedDataset` and `StreamingPreprocessedDataset` both use it. The input is called an
-example, and the result a sample. Errors name the stage, the row and the cause.
+`PreprocessedDataset` and `StreamingPreprocessedDataset` both use this module. The input is called
+an example, and the result a sample. Errors name the stage, the row and the cause.
 """
 
 from __future__ import annotations

@@ -85,12 +85,12 @@ class Buffers:
 
 
 class _Memory(np.ndarray[Any, Any]):
-    """Array that owns the memory of a buffer, for `Buffers`.
+    """Array that owns the memory of a buffer, of a type that only the pool uses.
 
-    An array of the pool must live as long as its views, which keep it alive through their attribute
-    `base`. If that array and its own base had the same type, numpy would set the base of a view to
-    this memory, and skip the array. The array could then be freed, and its memory reused, while the
-    view still exists. This class is a different type, so numpy keeps the array as the base.
+    Users get an ordinary array whose `base` is a `_Memory`. They may make views of it, and it must
+    live as long as its views. A view keeps its array alive by a reference in the attribute `base`.
+    But if the array and its own base had the same type, numpy would let the view refer to that base
+    instead. The array could then be freed, and its memory reused, while a view still exists.
     """
 
     __slots__ = ()

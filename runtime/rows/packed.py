@@ -236,9 +236,9 @@ class PackedDataset(BatchDataset):
     def _pieces_of_rows(self, samples: Ints) -> tuple[Ints, Ints]:
         """Return two arrays, with an entry for each piece of `samples`.
 
-        They hold the row of the batch that contains the piece, and the index of the piece in the
-        plan. Samples that are `PADDING` have no pieces. Raise `IndexError` for a sample that does
-        not exist, and `IntegrityError` if the plan is invalid.
+        The first array holds the row of the batch that contains the piece. The second holds the
+        index of the piece in the plan. Samples that are `PADDING` have no pieces. Raise
+        `IndexError` for a sample that does not exist, and `IntegrityError` if the plan is invalid.
         """
         real = samples != PADDING if self.sample_mask else np.ones(len(samples), np.bool_)
         rows = samples[real]

@@ -1,9 +1,9 @@
 """Packing of documents into rows of at most `seq_len` tokens, from their lengths alone.
 
 A **piece** is a document, or a part of a document that is too long for a row. Every token of every
-document is in exactly one row, except the tokens that the option `overlong` leaves out and the
-report counts. The rows depend only on the lengths and the options. If the assignment of documents
-to rows changes, `PACKING_VERSION` must change too.
+document is in exactly one row. The only exceptions are tokens that the option `overlong` leaves
+out; the report counts them. The rows depend only on the lengths and the options. If the assignment
+of documents to rows changes, `PACKING_VERSION` must change too.
 
 `CHUNK` consecutive pieces are packed at a time, so that memory does not grow with the dataset and
 the documents of a row lie near each other in the files. First fit decreasing puts each piece,
@@ -81,7 +81,7 @@ class PackingOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackingReport:
-    """Number of documents and tokens in the rows of a plan, and of documents and tokens left out.
+    """Counts of documents and tokens: those in the rows of a plan, and those left out.
 
     The field `documents` counts all documents: those in rows, the `empty_documents` (without
     tokens) and the `dropped_documents`.
@@ -133,9 +133,10 @@ class PackedRows:
     """Some consecutive packed rows, and their pieces.
 
     The array `pieces` [rows] holds the number of pieces in each row. The other arrays have an entry
-    for each piece. Piece k consists of `length[k]` tokens of document `document[k]`, from position
-    `start[k]` of the split's stream on, and `more[k]` is True if the document continues in another
-    piece. Pieces are in stream order within a row, and rows in the order of their first pieces.
+    for each piece. Piece k consists of `length[k]` tokens of document `document[k]`, which begin at
+    position `start[k]` of the split's stream. `more[k]` is True if the document continues in
+    another piece. The pieces of a row are in stream order. The rows are sorted by the positions of
+    their first pieces.
     """
 
     pieces: Ints
@@ -236,10 +237,10 @@ class Packer:
             yield np.stack([first_document + at, start, length, more], axis=1)
 
     def _overlong(self, at: Ints, lengths: Ints) -> Ints:
-        """Return the number of pieces of each overlong document, and count these documents.
+        """Return the number of pieces of each overlong document, and count the documents.
 
-        The array `at` holds indices of documents, and `lengths` their lengths, all over `seq_len`.
-        Raise `InputError` if `overlong` is ``"error"``.
+        The counts become part of `report`. The array `at` holds indices of documents, and `lengths`
+        their lengths, all over `seq_len`. Raise `InputError` if `overlong` is ``"error"``.
         """
         seq_len, overlong = self.options.seq_len, self.options.overlong
         documents, tokens = len(at), int(lengths.sum())
@@ -284,9 +285,9 @@ def _divide(pieces: Ints, first: int, chunk: int) -> Iterator[Ints]:
 
 
 def _in_order(row: Ints) -> tuple[Ints, int]:
-    """Return `row` with its numbers replaced by 0, 1, ... in order of first occurrence.
+    """Return (rows, count): `row` with its numbers replaced by 0, 1, ..., and how many there are.
 
-    Also return the number of distinct rows.
+    Numbers are replaced in the order of their first occurrence.
     """
     _, first = np.unique(row, return_index=True)
     number = np.empty(len(first), np.int64)

@@ -365,7 +365,10 @@ def _create(
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove the temporary files of killed processes in `folder`, an hour after the last write."""
+    """Remove temporary files in `folder` that no process has written to for an hour.
+
+    Processes that were killed leave such files behind.
+    """
     for path in folder.iterdir():
         if _TEMPORARY.fullmatch(path.name):
             with contextlib.suppress(OSError, StorageError):

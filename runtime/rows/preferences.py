@@ -1,11 +1,11 @@
 """Preferences as batches: pairs (DPO), single judgements (KTO), groups of answers (GRPO).
 
 A sample is a record with all its documents. `dataprep.runtime.collate.preference` makes the same
-batches from records that are Python lists. Here they are made from the stored arrays, by one copy
-of each document and without a Python object for each token. For groups, the loss masks are also
-read. This takes half the time of those collators.
+batches from records that are Python lists. This module makes them from the stored arrays, by one
+copy of each document and without a Python object for each token, in half the time. For groups, the
+loss masks are also read.
 
-Opening a split reads nothing, except if documents over `max_length` are an error and the build did
+Opening a split reads nothing, unless documents over `max_length` are an error and the build did
 not enforce that limit. Then the lengths of all documents are read once.
 """
 

@@ -98,7 +98,7 @@ class WindowDataset(BatchDataset):
     def unread_tokens(self) -> int:
         """Number of tokens that no window contains, because `stride` leaves gaps between windows.
 
-        The number is 0 if windows without gaps would not be more numerous.
+        The number is 0 if the split could not hold more windows even without the gaps.
         """
         if self.stride <= self._span:
             return 0
