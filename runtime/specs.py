@@ -557,9 +557,9 @@ def _require_arrays(split: AnySplit, kind: str) -> None:
 
 
 def _default_seq_len(split: Split) -> int:
-    """Return the default `seq_len`: 1,024 tokens, or more if the build allows longer conversations.
+    """Return the default `seq_len`: 1,024, or the build's `max_tokens` if that is higher.
 
-    Then the default is the maximum number of tokens in a conversation, an option of the build.
+    The build of a split of conversations stores `max_tokens`, the limit of one conversation.
     """
     chat = split.dataset.chat
     return max(_SEQ_LEN, chat.max_tokens or 0) if chat is not None else _SEQ_LEN

@@ -1,4 +1,4 @@
-"""The arrays of a dataset of pairs, in mapped files or in memory, from which batches are made.
+"""`PairTables`: the arrays from which batches of pairs are made, in mapped files or in memory.
 
 Embeddings are returned as float32 tensors on the device of the tables, other numbers as NumPy
 arrays on the host. Row numbers are checked before they are used.

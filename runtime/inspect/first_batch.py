@@ -312,9 +312,9 @@ def check_batch(
 ) -> None:
     """Raise `IncompatibleError` for the first problem of `batch`, a batch of token rows.
 
-    The argument `rows` is the expected number of rows, and `vocab_size` the number of ids. If one
-    of them is None, it is not checked. The argument `beyond` is the advice in the error for an id
-    of `vocab_size` or more. If `changed` is True, the inputs were changed after the labels were
+    The argument `rows` is the expected number of rows, or None for any number. Ids must be below
+    `vocab_size`, unless it is None. The argument `beyond` is the advice in the error for an id of
+    `vocab_size` or more. If `changed` is True, the inputs were changed after the labels were
     made, for example masked. Labels are then only checked for a wrong shift.
 
     >>> ids = torch.tensor([[1, 2, 3]])

@@ -37,7 +37,7 @@ class PhasedSource(Protocol):
 
 
 class PhasedOrder(Order, Protocol):
-    """An order over several sources, which has phases. Its saved state contains them."""
+    """An order over several sources that changes in phases. Saved states contain the phases."""
 
     phased: ClassVar[Literal[True]]
     changeable: ClassVar[frozenset[str]]
