@@ -94,7 +94,7 @@ class MarkedEncoder:
         Document i has the tokens from `offsets[i]` to `offsets[i + 1]`. Raise `DataprepError` if
         the engine returns an id outside the vocabulary. If the ends of a document's tokens cannot
         be computed from the ids, the library `tokenizers` encodes this document again. Raise
-        `IncompatibleError` if it returns ids different from the engine's.
+        `IncompatibleError` if the ids of the engine and of the library differ.
         """
         found = _joined([self._encode_run(documents, run) for run in self._runs(documents)])
         ids = found[0]
@@ -152,10 +152,11 @@ class MarkedEncoder:
         return _joined(found)
 
     def _encode_one(self, document: Marked, known: npt.NDArray[np.uint32] | None) -> MarkedIds:
-        """Return the ids, offsets and mask of one document, encoded by the reference library.
+        """Return the ids, offsets and mask of one document, encoded by the library `tokenizers`.
 
-        The argument `known` holds the ids that the engine gave for the document, if it was asked.
-        Raise `IncompatibleError` if `known` is not None and the ids differ from it.
+        The argument `known` holds the ids that the engine gave for the document, or None if the
+        engine has not encoded it. Raise `IncompatibleError` if the ids of the library differ from
+        `known`.
         """
         ids, mask = (
             self._with_literal(document) if document.literal else self._by_offsets(document, known)
@@ -200,13 +201,13 @@ class MarkedEncoder:
         return np.concatenate([np.empty(0, np.uint32), *ids]), mask
 
     def _reference_tokenizer(self) -> Tokenizer:
-        """Return the tokenizer loaded by the reference library, which computes offsets."""
+        """Return the tokenizer loaded by the library `tokenizers`, which computes offsets."""
         if self._reference is None:
             self._reference = load_reference(self._engine_json)
         return self._reference
 
     def _literal_tokenizer(self) -> Tokenizer:
-        """Return the tokenizer without its special tokens, loaded by the reference library.
+        """Return the tokenizer without its special tokens, loaded by the library `tokenizers`.
 
         It encodes text in which the name of a special token must stay text.
         """

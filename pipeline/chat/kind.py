@@ -44,7 +44,10 @@ class ChatKind(TokenBuild[ChatPrepared]):
         return difference(existing, prepared, frozenset({OVERLONG}) if drops else frozenset())
 
     def estimate(self, prepared: ChatPrepared, *, details: bool = False) -> TokenEstimate:
-        """Return the estimate of size and time. With `details`, add lengths of conversations."""
+        """Return an estimate of the build's size and time.
+
+        With `details`, the estimate includes the lengths of conversations.
+        """
         return estimate_lengths(prepared) if details else estimate(prepared, mask=True)
 
     def chat_entry(self, prepared: ChatPrepared) -> tuple[ChatEntry, bytes]:

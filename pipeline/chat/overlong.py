@@ -1,8 +1,8 @@
 """Policies for conversations with too many tokens.
 
-Conversations without a token to train on are also refused here, unless `keep_untrained` is set.
-The policies work on parts of documents, which are ranges of tokens. A document that is not cut is
-one part. Tokens are copied only after it is decided which parts are stored.
+Conversations without a token to train on are also refused here, unless `keep_untrained` is set. The
+policies work on parts of documents, which are ranges of tokens. A document that is not cut is one
+part. No tokens are copied before the parts to store are known.
 """
 
 from __future__ import annotations
@@ -53,11 +53,13 @@ class Refusal:
 
 
 class Cutter:
-    """Token limit and over-length policy of the plan `chat`, applied to batches of documents.
+    """Cutter that applies the token limit and the over-length policy of the plan `chat`.
 
-    The method `cut` adds to `counts`. Under the name of the policy, such as "split", it counts the
-    documents over the limit. Under "untrained_parts", it counts the parts that are left out because
-    they have no token to train on, although other parts of their document are stored.
+    The method `cut` adds to these items of `counts`:
+
+    - the name of the policy, such as "split": documents over the limit
+    - "untrained_parts": parts that are left out because they have no token to train on, although
+      other parts of their document are stored
     """
 
     def __init__(self, chat: ChatPlan, counts: Counter[str]) -> None:

@@ -229,7 +229,7 @@ def _variables(options: ChatOptions, source: TokenizerSource) -> dict[str, Any]:
 def _sample_in_worker(request: SampleRequest, workers: Processes | None) -> ChatSample:
     """Return the sample, rendered in one of `workers`, or in a new process if `workers` is None.
 
-    Raise the error of the process if it fails.
+    If the process fails, raise the error that it reports.
     """
     with contextlib.ExitStack() as stack:
         asked = workers or stack.enter_context(Processes(0, ChatTasks.address))

@@ -1,8 +1,8 @@
 """Sample of conversations, rendered before a build starts.
 
-The sample consists of the first records of up to eight units, which are evenly spread over the
-input. A template that did not come with dataprep is run in a worker process, under the limits of a
-`Watch`.
+The sample consists of the first records of up to eight units (parts of the input), which are evenly
+spread over the input. A template that did not come with dataprep is run in a worker process, with
+limits on its time and memory.
 """
 
 from __future__ import annotations
@@ -81,10 +81,11 @@ def find_form(sources: Sequence[Source], units: Sequence[Unit], read: ChatReadOp
 
 
 class SampleRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Request for a sample of the input, taken at up to eight `places`.
+    """Request for a sample of the input.
 
-    Each place is an input and a span of this input. About `room` bytes of text are read at each
-    place. In `places[i]`, the field `source` of the span is i.
+    Each item of `places` is a pair of an input and a span (a range) of this input. There are at
+    most eight items. In item i, the field `source` of the span is i. About `room` bytes of text are
+    read from each span.
     """
 
     chat: ChatPlan
@@ -179,7 +180,7 @@ def _add(
 
 
 def _is_endless(found: ChatSample) -> bool:
-    """Return whether so many records exceeded the template's limits that sampling stops.
+    """Return whether sampling must stop, because too many records exceeded the template's limits.
 
     The build itself reports the first such record.
     """

@@ -99,7 +99,10 @@ def renderer_of(
 
 
 def rendering(chat: ChatPlan) -> str:
-    """Return the text that describes the rendering step to `Watch.begin`, for error messages."""
+    """Return the description of the rendering step, as an argument for `Watch.begin`.
+
+    Error messages contain this description if a worker process ends during the step.
+    """
     return f"rendering it by the template {chat.template_origin}"
 
 
@@ -448,7 +451,7 @@ def _prompt(record: ChatRecord) -> bytes:
 def _reject(batch: ChatBatch, number: int, why: tuple[str, str]) -> Reject:
     """Return the reject for the record with the index `number` in `batch`.
 
-    The record was read but then refused, for the reason and detail `why`.
+    The argument `why` is a pair (reason, detail).
     """
     reason, detail = why
     record = batch.records[number]

@@ -38,8 +38,8 @@ class PieceSizes:
     def of(config: dict[str, Any], size: int) -> PieceSizes | None:
         """Return the table for `config`, a parsed tokenizer.json with `size` ids.
 
-        Return None if the tokenizer is not byte-level, or if it changes texts by anything else than
-        Unicode normalization.
+        Return None if the tokenizer is not byte-level, or if it changes texts by anything other
+        than Unicode normalization.
         """
         forms = _forms(config.get("normalizer"))
         vocab = config["model"].get("vocab")

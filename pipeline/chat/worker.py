@@ -31,7 +31,8 @@ _REQUEST = msgspec.json.Decoder(Request | SampleRequest)
 class ChatTasks(TokenTasks):
     """Functions that a worker process calls for builds of the kind `chat`.
 
-    A worker process may also render the sample of a build. It runs templates under limits.
+    A worker process encodes units, and may also render the sample of a build. Templates run with
+    limits on their time and memory.
     """
 
     address = "dataprep.pipeline.chat.worker:ChatTasks"
@@ -44,9 +45,9 @@ class ChatTasks(TokenTasks):
         return super().answer(request, watch)
 
     def get_ready(self, engine_json: bytes) -> None:
-        """Load the reference library if units will use it, and compute the tables of the tokenizer.
+        """Compute the tables of the tokenizer. Load the library `tokenizers` if units will use it.
 
-        An error in the tables is ignored here, because a unit reports it if it occurs again.
+        An error in computing the tables is ignored here, because each unit would report it.
         """
         super().get_ready(engine_json)
         with contextlib.suppress(Exception):  # a unit reports the error if it occurs again

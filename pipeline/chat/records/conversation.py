@@ -62,11 +62,12 @@ class PlainTurns(NamedTuple):
 
 @dataclass(kw_only=True, slots=True)
 class ChatBatch:
-    """Batch of consecutive chat records of one span.
+    """Batch of consecutive chat records of one span (a range of an input).
 
-    For each usable record, the array `offsets` holds the byte or row of the input at which the
-    record begins, and the array `numbers` holds the index of the record in the span. The number of
-    lines is `line_count`. Fields that are not described have the same meaning as in `Batch`.
+    The arrays `offsets` and `numbers` have one item for each usable record. The offset is the byte
+    or the row of the input at which the record begins. The number is the index of the record in the
+    span. Rejects have no items in these arrays. The field `line_count` is the number of lines that
+    were read. Fields that are not described have the same meaning as in `Batch`.
     """
 
     records: list[ChatRecord] = field(default_factory=list)

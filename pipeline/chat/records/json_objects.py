@@ -44,10 +44,10 @@ Starts = npt.NDArray[np.int64]
 
 
 def objects_of(data: bytes, starts: Starts) -> Objects | None:
-    """Return the objects of a block with lines that start at `starts`.
+    """Return the object in each line of `data`, or None if a line may be defective.
 
-    Return None if a line may be defective. Names that occur twice in an object are not detected
-    here; see `names_once`.
+    Line i starts at byte `starts[i]`. Names that occur twice in an object are not detected here;
+    see `names_once`.
     """
     if not one_object_a_line(np.frombuffer(data, np.uint8), starts):
         return None
@@ -59,10 +59,11 @@ def objects_of(data: bytes, starts: Starts) -> Objects | None:
 
 
 def objects_between(data: bytes, starts: Starts) -> Objects | None:
-    """Return the objects in array elements that start at `starts`, or None if one may be defective.
+    """Return the objects in some elements of a JSON array, or None if an element may be defective.
 
-    The bytes `data` include the commas between the elements. The number of decoded objects proves
-    that each element is one object.
+    The bytes `data` are the text of these elements, with the commas between them. Element i starts
+    at byte `starts[i]`. An element is defective if it is not exactly one object, nests too deeply,
+    or repeats a name in an object.
     """
     try:
         found: Objects = _LIST_DECODER.decode(b"[%b]" % data)
@@ -171,7 +172,7 @@ def _name_ends(octets: npt.NDArray[np.uint8]) -> tuple[Starts, Starts]:
 
 
 def _names_in(values: list[Any]) -> int:
-    """Return the number of object names in `values`, at any depth."""
+    """Return the number of names (keys) in all objects in `values`, at any depth."""
     count = 0
     while True:
         kinds = set(map(type, values))
@@ -188,7 +189,7 @@ def _names_in(values: list[Any]) -> int:
 
 
 def _names_of(value: Any) -> int:
-    """Return the number of object names in `value`, at any depth.
+    """Return the number of names (keys) in all objects in `value`, at any depth.
 
     For few names, this is faster than `_names_in`.
     """

@@ -57,9 +57,9 @@ def labelled(conversation: Conversation, label: Any) -> ChatRecord:
 
 
 class Answers:
-    """Converter from a prompt and several answers to a record.
+    """Converter that makes a record from a prompt and several answers.
 
-    The argument `turns` reads answers that are written as turns.
+    The argument `turns` is the reader for answers that are written as turns.
     """
 
     def __init__(self, turns: Turns) -> None:
@@ -70,8 +70,8 @@ class Answers:
     ) -> ChatRecord:
         """Return the record of a chosen and a rejected answer to `prompt`.
 
-        Answers may also begin with their prompt. Raise `BadLineError` if an answer cannot be read,
-        if the answers are equal, or if no common prompt comes before them.
+        If `prompt` is empty, both answers must begin with their prompt. Raise `BadLineError` if an
+        answer cannot be read, if the answers are equal, or if they have no common prompt.
         """
         answers = {"chosen": chosen, "rejected": rejected}
         for name, answer in answers.items():
@@ -160,11 +160,15 @@ def _system_turn(prompt: list[Message], messages: list[Message]) -> list[Message
 
 
 def _find_prompt(found: list[Conversation], prompt: list[Message]) -> None:
-    """Set the prompt of both conversations `found` to the messages that they share.
+    """Set the field `prompt` of the conversations `found` to the length of their common prompt.
 
-    The prompt ends before the turn of the assistant in which the conversations first differ. Raise
-    `BadLineError` if the shared messages contain no message of the user, or if they do not contain
-    the last message of `prompt`, the prompt that the record gives (possibly empty).
+    The common prompt consists of the messages with which both conversations begin. It ends before
+    the turn of the assistant in which they first differ. Raise `BadLineError` in these cases:
+
+    - The common prompt contains no message of the user.
+    - The conversations first differ in a message that is not an answer.
+    - The record gives a `prompt` that is not empty, and its last message is not in the common
+      prompt.
     """
     first, second = (one.messages for one in found)
     limit = min(len(first), len(second)) - 1

@@ -35,8 +35,8 @@ def tool_calls(value: Any, where: str) -> list[dict[str, Any]]:
 def spelled_calls(text: Any, where: str) -> list[dict[str, Any]]:
     """Return the calls in `text`: a call or a list of calls, either as JSON text or decoded.
 
-    Raise `BadLineError`, which says `where` the calls are, if there is no call or one cannot be
-    used.
+    Raise `BadLineError`, which says `where` the calls are, if there is no call, or if a call cannot
+    be used.
 
     >>> spelled_calls('{"name": "add", "arguments": {"a": 1}}', "turn 2")
     [{'type': 'function', 'function': {'name': 'add', 'arguments': {'a': 1}}}]
@@ -85,10 +85,11 @@ def _arguments(function: dict[str, Any], name: str, where: str) -> dict[str, Any
 
 
 def tools_of(value: Any) -> list[Any] | None:
-    """Return the tools in `value`, a list or the JSON text of a list, or None if there are none.
+    """Return the list of tools in `value`, or None if there are no tools.
 
-    A plain function description is wrapped in a tool, as templates expect. Raise `BadLineError` if
-    `value` or a tool cannot be used.
+    The argument `value` is a list or the JSON text of a list. A plain function description is
+    wrapped in a tool, as templates expect. Raise `BadLineError` if `value` or a tool cannot be
+    used.
 
     >>> tools_of('[{"name": "add", "parameters": {}}]')
     [{'type': 'function', 'function': {'name': 'add', 'parameters': {}}}]

@@ -77,9 +77,9 @@ _TRANSCRIPT_ROLES = {"Human": "user", "Assistant": "assistant"}
 
 
 def shifted(train: Train, count: int) -> Train:
-    """Return the flags `train` after `count` messages without a flag were added in front.
+    """Return the training flags `train`, with `count` items None added in front.
 
-    The flags of the added messages are None. The result is None if `train` is None.
+    The result is None if `train` is None.
 
     >>> shifted([True], 2)
     [None, None, True]
@@ -132,10 +132,11 @@ class Turns:
         return (found, None) if found else self._translated(value, name)
 
     def _renamed(self, value: Any) -> list[Message] | None:
-        """Return the messages if only fields and roles in `value` must be renamed, otherwise None.
+        """Return the messages in `value` if only fields and roles must be renamed, otherwise None.
 
-        This is enough if each turn has only a role and a text, in the fields `from` and `value`. If
-        the constructor was given other names, these are the last in `role` and in `content`.
+        Renaming is enough if each turn has only two fields, a role and a text. The names of these
+        fields are the last in the arguments `role` and `content` of the constructor, by default
+        `from` and `value`.
         """
         role, content, roles = self._role[-1], self._content[-1], self._spoken
         try:
@@ -246,10 +247,10 @@ class Turns:
 
 
 def _in_order(roles: list[str], lists: list[Any]) -> bool:
-    """Return whether each turn of the role "tool" directly follows one of the assistant or "tool".
+    """Return whether a turn of the assistant or of a tool comes directly before each tool turn.
 
     The argument `roles` lists the roles of all turns in `lists`, one list after the other. A tool
-    turn at the start of a list follows no turn.
+    turn must not be the first turn of its list.
     """
     starts = set(accumulate(map(len, lists), initial=0))
     places = [at for at, role in enumerate(roles) if role == "tool"]
@@ -465,7 +466,7 @@ def _block_result(block: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def transcript(text: str, name: str) -> list[Message] | None:
-    r"""Return the turns in `text` (the value of field `name`), or None if it is no transcript.
+    r"""Return the turns in `text` (the value of field `name`), or None if it is not a transcript.
 
     Raise `BadLineError` if a turn is empty.
 

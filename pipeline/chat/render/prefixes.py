@@ -1,10 +1,10 @@
 """Spans of messages in a rendering, located by rendering growing prefixes of the conversation.
 
-The span of a message begins where the rendering of the messages before it ends. For a message of
-the assistant, this rendering includes the generation prompt, which a model receives before it
-answers. The span ends where the rendering of the messages up to and including this message ends.
-Both renderings must be prefixes of the rendering of the whole conversation, which proves the span.
-This takes two renderings per message.
+For each message, two prefixes of the conversation are rendered. The first ends before the message,
+and the second ends after it. For a message of the assistant, the first rendering also includes the
+generation prompt, which a model receives before it answers. The span of the message begins where
+the first rendering ends, and stops where the second ends. The span is certain only if the rendering
+of the whole conversation begins with each of the two renderings.
 
 Some templates change the text before a message if other messages follow. For example, Mistral's
 template prints the tools before the last question. For such templates, a mark is inserted in the
@@ -15,8 +15,8 @@ rendered with the mark:
 2. the messages up to and including the answer
 3. the whole conversation
 
-The text behind the mark must begin, in renderings 2 and 3, with the text behind the mark in the
-rendering before. Otherwise the record is refused.
+Let t1, t2 and t3 be the texts behind the mark in these renderings. The record is refused unless t2
+begins with t1, and t3 begins with t2. The words of the answer are the text that t2 has after t1.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Prefixes:
         For a message of the assistant, the words are what a model generates after the generation
         prompt. For any other message, they are all text that the message adds. White space that
         follows a special token at the end is not part of the span. Raise `RenderError` if the span
-        cannot be proved.
+        cannot be located with certainty.
         """
         try:
             start, end = self._span(index, self._before(index))
@@ -78,7 +78,7 @@ class Prefixes:
         """Return the span of all text that message `index` adds.
 
         For a message of the assistant, the span includes the text of the generation prompt. Raise
-        `RenderError` if the span cannot be proved.
+        `RenderError` if the span cannot be located with certainty.
         """
         return self._span(index, self._prefix(index, prompt=False))
 
@@ -110,9 +110,10 @@ class Prefixes:
         return before
 
     def _span_behind_mark(self, index: int) -> tuple[int, int] | None:
-        """Return the span of the words of assistant message `index`, or None if there is no proof.
+        """Return the span of the words of assistant message `index`, or None if it is uncertain.
 
-        The proof uses a mark in the message before the answer; see the docstring of this module.
+        The span is located with a mark in the message before the answer; see the docstring of this
+        module.
         """
         messages = self._messages
         marked = _marked(messages[index - 1]) if index else None
@@ -149,8 +150,8 @@ class Prefixes:
         """Return the position of the mark in the rendering of `messages`, and the text behind it.
 
         The sequence `marked` contains the same messages, with a mark in one of them. Raise
-        `ValueError` if the template fails, if the mark changes the rendering, or if it is not
-        rendered exactly once.
+        `ValueError` if the template fails, changes the text because of the mark, or does not print
+        the mark exactly once.
         """
         try:
             text = self._render(messages, prompt=prompt)

@@ -1,4 +1,4 @@
-"""Reference renderer, which runs the template on each conversation and proves the spans.
+"""Reference renderer, which runs the template on each conversation and checks the spans.
 
 The faster specializations (specialize.py) must give the same results. The whole conversation is
 rendered first. If the template has generation markers, the conversation is rendered a second time,
@@ -19,7 +19,7 @@ __all__ = ["CutError", "ReferenceRenderer", "Rendered", "with_thinking"]
 
 
 class CutError(RenderError):
-    """Error for a record that contains a special token as plain text, which the template splits."""
+    """Error raised if a template splits a special token that a record contains as plain text."""
 
 
 class Rendered(NamedTuple):
@@ -62,7 +62,7 @@ class ReferenceRenderer:
         """Return the rendered text and its spans.
 
         Raise `RenderError` if the template fails, if there is nothing to train on, or if the spans
-        cannot be proved.
+        cannot be located with certainty.
         """
         conversation = with_thinking(conversation)
         chosen = messages_to_train(conversation, self._train_on)

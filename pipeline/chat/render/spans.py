@@ -1,4 +1,4 @@
-"""Choice of the messages of a conversation to train on, and their spans in its rendering."""
+"""Choice of the messages to train on, and location of their spans in the rendering."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def find_spans(
 ) -> list[Span]:  # fmt: skip
     """Return the spans of the messages with the indexes `chosen` in the rendering `text`.
 
-    Raise `RenderError` if a span cannot be proved.
+    Raise `RenderError` if a span cannot be located with certainty.
     """
     prefixes = session.prefixes(text, special_tokens)
     if train_on == "all":
@@ -160,7 +160,8 @@ def _everything(
 ) -> list[Span]:
     """Return spans of all text except the prompt and the messages that are not `chosen`.
 
-    The rendering has `length` characters. Raise `RenderError` if a span cannot be proved.
+    The rendering has `length` characters. Raise `RenderError` if a span cannot be located with
+    certainty.
     """
     first = conversation.prompt
     start = prefixes.words_start(first) if first else 0
@@ -180,14 +181,14 @@ def _by_markers(
     """Return the spans of the messages with the indexes `chosen`, for a template with markers.
 
     Messages of other roles than "assistant" are located by `prefixes`. If all messages of the
-    assistant are chosen, their spans are all marked spans. If only some are chosen, each message
-    must be matched with its marked spans:
+    assistant are chosen, all marked spans are returned. If only some are chosen, it must be found
+    out which marked spans belong to them:
 
     - If there are as many marked spans as messages of the assistant, and each span contains the
       words of its message, they match in order. The words are compared because a template may mark
       one message twice and another never.
-    - Otherwise, the messages before a chosen message are rendered without it and then with it. The
-      spans that this adds belong to the chosen message.
+    - Otherwise, the conversation up to a chosen message is rendered without this message and then
+      with it. The marked spans that only the second rendering has belong to this message.
     """
     marked = session.marked_spans(len(session.messages), text)
     roles = [message.get("role") for message in conversation.messages]

@@ -1,9 +1,10 @@
 """The Jinja tag `{% generation %}`, with which templates mark the text that a model generates.
 
 The library transformers has the same tag (`return_assistant_tokens_mask`). In a rendering with
-marks, the extension puts one noncharacter of Unicode before this text and another after it. Macros,
-`set` blocks and concatenations keep both beside the text. If the marks are removed, the result must
-equal a rendering that was made without marks. This proves the spans.
+marks, one noncharacter of Unicode is written before this text, and another after it. Both stay
+beside the text in macros, `set` blocks and concatenations. If the marks are removed, the result
+must equal a rendering that was made without marks. The spans between the marks are therefore also
+the spans in the rendering without marks.
 """
 
 from __future__ import annotations

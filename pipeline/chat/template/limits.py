@@ -30,7 +30,7 @@ _NESTED = re.compile(r"\{[^{}]*\{")
 
 
 class LimitError(Exception):
-    """Error for a record on which a template exceeds a limit."""
+    """Error raised if a template exceeds a limit while it renders a record."""
 
 
 class Budget:
@@ -58,7 +58,7 @@ class Budget:
             raise LimitError("it takes more steps than a rendering may take")
 
     def make(self, characters: int) -> None:
-        """Count `characters` characters of a text that is about to be made.
+        """Count a text of `characters` characters that is about to be made.
 
         Raise `LimitError` if this text is too long, or if the rendering has made too many
         characters in all.
@@ -107,10 +107,10 @@ class Budget:
         self.make(len(text) + places * (size_of(values) + _MAX_WIDTH if places else 0))
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Count the characters in the result of a method of str, bytes or int, before it is called.
+        """Count the characters in the result of a method of str, bytes or int, before the call.
 
-        Calls of any other function are not counted. Raise `LimitError` if the result may be too
-        long, or if templates may not call the method.
+        The argument `function` is the method. Calls of any other function are not counted. Raise
+        `LimitError` if the result may be too long, or if templates may not call the method.
         """
         owner = getattr(function, "__self__", None)
         if not isinstance(owner, str | bytes | int):

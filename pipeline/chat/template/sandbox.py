@@ -1,6 +1,6 @@
 """Jinja environment of chat templates: the environment of transformers, with limits on its work.
 
-Templates have what transformers gives them: `trim_blocks`, `lstrip_blocks`, loop controls, its
+Templates have what they have in transformers: `trim_blocks`, `lstrip_blocks`, loop controls,
 `tojson`, `raise_exception`, `strftime_now` and `{% generation %}`. They cannot reach the internals
 of Python, a clock, random numbers or addresses of objects, so the same record gives the same text
 everywhere. The work of a rendering is counted and limited (limits.py), which takes 10 to 20 us per

@@ -142,10 +142,11 @@ def _first_found(fetch: Fetch) -> dict[str, str]:
 
 
 def _in_json(path: Path) -> dict[str, str]:
-    """Return the templates by name in the `chat_template` of a JSON file, or an empty dict.
+    """Return the templates in the field `chat_template` of a JSON file, by name.
 
-    The `chat_template` is a text (named "default" here), an object of texts, or a list of objects
-    with `name` and `template`. Raise `InputError` if it is anything else.
+    The field contains a text (named "default" here), an object of texts, or a list of objects with
+    `name` and `template`. Return an empty dict if there is no such field. Raise `InputError` if the
+    file or the field has another form.
     """
     data = _read_bytes(path, _MAX_CONFIG_BYTES)
     try:

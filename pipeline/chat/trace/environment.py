@@ -2,8 +2,8 @@
 
 Functions written in C read the characters of a `str` without calling its methods. Accesses are
 therefore guarded where a template makes them: in calls, filters, tests, operators and comparisons.
-Any access that is not known to be traceable raises `RefusalError`. The reference renderer then
-renders such records.
+Any access that is not known to be traceable raises `RefusalError`. The record is then left to the
+reference renderer.
 """
 
 from __future__ import annotations
@@ -207,9 +207,10 @@ class TracingEnvironment(ChatEnvironment):
         raise RefusalError(f"it takes text through the filter {name}")
 
     def _parts(self, value: Any) -> list[Any] | None:
-        """Return the items of the list `value` if it contains unknown text, or None if it does not.
+        """Return the items of `value`, a list, if it contains unknown text.
 
-        Raise `RefusalError` if `value` is not a list.
+        Return None if the list contains no unknown text. Raise `RefusalError` if `value` is not a
+        list.
         """
         if not isinstance(value, list | tuple):
             raise RefusalError("it joins a value that is not a list")

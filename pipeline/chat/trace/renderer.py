@@ -2,8 +2,9 @@
 
 The text is what `apply_chat_template` in transformers returns for the whole conversation. The spans
 are the texts between generation markers. If the template has no markers, the span of a trained
-message is the text that this message adds to the rendering of the messages before it. If a span
-cannot be proved, the record is refused. The result for a record does not depend on earlier records.
+message is the text that this message adds to the rendering of the messages before it. A record is
+refused if a span cannot be located with certainty. The result for a record does not depend on
+earlier records.
 
 A rendering takes about 3 us if an earlier conversation had the same structure and the template only
 inserts its texts (specialize.py). Otherwise it takes 50 to 150 us (render/reference.py).
@@ -90,9 +91,9 @@ class Renderer:
     ) -> list[Filled | None]:
         """Return the rendering of each conversation, or None if it must be rendered by `render`.
 
-        Only plain conversations without special tokens in their texts are rendered here, and only
-        if their structure is known. This takes 2 us per conversation. If all `conversations` are
-        known to be plain, `turns` may hold their turns.
+        A conversation is rendered here only if it is plain (roles and texts, nothing else), its
+        texts contain no special tokens, and its structure is known. This takes 2 us per
+        conversation. If all `conversations` are known to be plain, `turns` may hold their turns.
         """
         found: list[Filled | None] = [None] * len(conversations)
         for key, group in grouped(conversations, turns).items():
@@ -160,8 +161,8 @@ class Renderer:
         """Render a record that fits no specialization, using the reference renderer.
 
         If the record is not the first of its structure, also make a specialization for later
-        records. If the reference renderer cannot prove the spans, try a specialization, which can
-        prove more spans. Raise `RenderError` if both fail.
+        records. If the reference renderer cannot locate the spans with certainty, try a
+        specialization, which can locate more spans. Raise `RenderError` if both fail.
         """
         try:
             rendered = marked(*self._reference.render(found.conversation))

@@ -44,15 +44,15 @@ _MAX_FILLED = 1 << 20  # bytes; larger records are rendered by the reference, wh
 class Specialization:
     """Rendering with gaps for the texts of a record.
 
-    The list `pieces` holds the text in UTF-8, cut at every edge of a span and around every text of
-    the record. A text of the record is a gap: the piece b"". A pair (i, j) in `places` means that
-    value j is filled into piece i.
+    The list `pieces` holds the rendering in UTF-8, cut into pieces. A piece is either text of the
+    template, or a gap, which is stored as b"". A pair (i, j) in `places` means that value j of a
+    record is filled into piece i.
 
-    A position in the filled text is given as the index i of a piece: it is the end of this piece.
-    Piece 0 is always empty, so index 0 is the start of the text. The tuple `edges` holds the start
-    and stop of each span in this form. The tuple `open_ended` holds the indexes of spans that may
-    be empty or end in white space, depending on the texts. The flag `is_mixed` is true if values
-    contain words of the template.
+    The tuple `edges` is (start, stop, start, stop, ...) for the spans to train on. An edge i is the
+    end of piece i in the filled text. Piece 0 is always empty, so edge 0 is the start of the text.
+    The tuple `open_ended` holds the indexes of spans that may be empty or end in white space,
+    depending on the texts. The flag `is_mixed` is true if a value may contain words of the
+    template.
     """
 
     pieces: list[bytes]
@@ -63,7 +63,7 @@ class Specialization:
     special_tokens: tuple[str, ...]
 
     def fill(self, values: Values) -> Marked | None:
-        """Return the rendering with `values`, or None if the reference renderer must make it."""
+        """Return the rendering with `values`, or None if the reference renderer must render it."""
         pieces = self._pieces(values)
         text = b"".join(pieces)
         ends = list(accumulate(map(len, pieces)))
@@ -138,10 +138,11 @@ def specialization_of(
     symbolic: str, spans: Sequence[Span], *, trimmed_spans: Sequence[int] = (),
     is_mixed: bool = False, special_tokens: tuple[str, ...] = (),
 ) -> Specialization:  # fmt: skip
-    """Return the specialization for the rendering `symbolic`, with `spans` of its characters.
+    """Return the specialization made from the rendering `symbolic`, which is symbolic text.
 
-    The sequence `trimmed_spans` holds the indexes of spans that may end in white space after a
-    special token. The specialization cuts this white space off.
+    The pairs in `spans` are the (start, stop) positions of the text to train on, in characters of
+    `symbolic`. The sequence `trimmed_spans` holds the indexes of those spans that may end in white
+    space after a special token. When a record is filled in, this white space is cut off.
 
     >>> specialization_of("<" + chr(FIRST) + ">.", [(1, 3)]).fill(["abc"])
     Marked(text=b'<abc>.', edges=[1, 5], literal=())
@@ -174,10 +175,13 @@ def _is_value(character: str) -> bool:
 class Entry(NamedTuple):
     """Specialization, with the steps that show whether it fits a record.
 
-    A step is a tuple (function, getter, args, answer), and its result for a record is
-    function(getter(values), *args). If `answer` is None, the result is appended to the values.
-    Otherwise, the record fits only if bool(result) is `answer`. If `specialization` is None, the
-    reference renderer renders the records that fit.
+    Each step is a tuple (function, getter, args, answer). To test a record with the texts `values`,
+    `result = function(getter(values), *args)` is computed for one step after the other:
+
+    - If `answer` is None, `result` is a derived text, and is appended to `values`.
+    - Otherwise, the record fits only if `bool(result)` is `answer`.
+
+    If `specialization` is None, the reference renderer must render the records that fit.
     """
 
     steps: Sequence[_CompiledStep]
@@ -224,7 +228,7 @@ class Specializations:
     def find_rows(
         self, structure: Hashable, rows: Sequence[Values]
     ) -> list[tuple[Specialization, list[int]]]:
-        """Return the specializations for `rows` of one structure, each with its row indexes.
+        """Return pairs (specialization, row indexes) for `rows` of one structure.
 
         Derived texts are appended to the rows. Rows without a specialization are not in the result.
         """
@@ -344,7 +348,7 @@ class Specializer:
         )  # fmt: skip
 
     def _may_trim(self, symbolic: str, span: Span) -> bool:
-        """Return whether some texts make `span` end in white space after a special token."""
+        """Return whether `span` can end in white space after a special token, for some texts."""
         if self._template.has_markers or self._train_on == "all" or not self._special_tokens:
             return False
         said = symbolic[slice(*span)]
@@ -360,7 +364,10 @@ class Specializer:
 
 
 class _SymbolicTemplate(CompiledTemplate):
-    """Template that renders symbolic text to a plain `str`, so that the proofs can examine it."""
+    """Template that renders symbolic text to a plain `str`.
+
+    Spans can then be searched for in the text without adding questions to the trace.
+    """
 
     def render(self, messages: Messages, tools: Any = None, **options: Any) -> str:
         return "".join((super().render(messages, tools, **options), ""))

@@ -67,8 +67,8 @@ def grouped(
 ) -> dict[Hashable, tuple[list[int], list[list[Any]]]]:
     """Return the indexes and the texts of the plain `conversations`, by structure.
 
-    The argument `turns` holds the turns of all conversations if all are plain, or is None. With the
-    turns, grouping takes a third of the time.
+    A conversation is plain if it has roles and texts, and nothing else. If all conversations are
+    plain, `turns` may hold their turns. Grouping then takes a third of the time.
 
     >>> one = Conversation(messages=[{"role": "user", "content": "Hi"}])
     >>> grouped([one, Conversation(messages=[]), one])
@@ -98,7 +98,8 @@ def grouped(
 def _shape(value: Any, values: list[Any], name: str) -> Hashable:
     """Return the structure of `value` (the value of field `name`).
 
-    The texts in `value` are appended to `values`. An object of arguments is appended as one value.
+    The texts in `value` are appended to `values`. An object in a field `arguments` is appended as
+    one value.
     """
     if isinstance(value, str):
         if name in _STRUCTURAL:
@@ -158,7 +159,7 @@ class SymbolicConversation:
 def _replaced(value: Any, texts: Iterator[SymbolicText], name: str) -> Any:
     """Return a copy of `value` (the value of field `name`) with symbolic texts in it.
 
-    Each text, and each object of arguments, is replaced by the next item of `texts`.
+    Each text, and each object in a field `arguments`, is replaced by the next item of `texts`.
     """
     if isinstance(value, str):
         return value if name in _STRUCTURAL else next(texts)

@@ -119,14 +119,14 @@ class Trace:
         self._mixed: set[str] = set()
 
     def text(self, index: int) -> SymbolicText:
-        """Return the symbolic text that represents value `index`."""
+        """Return the symbolic text that represents `values[index]`."""
         return SymbolicText(chr(FIRST + index), self)
 
     def ask(self, name: str, of: str, *args: Any) -> bool:
         """Return the answer to the question `name` about the symbolic text `of`, for this record.
 
-        The question and its answer are added to `steps`, unless it was asked before. Raise
-        `RefusalError` if one of `args`, the arguments of the question, contains unknown text.
+        The question and its answer are added to `steps`, unless the same question was asked before.
+        Raise `RefusalError` if one of `args`, the arguments of the question, contains unknown text.
         """
         step = Step(name, of, _plain(args))
         if step not in self._answers:
@@ -138,9 +138,9 @@ class Trace:
     def derive(self, name: str, of: str, *args: Any) -> SymbolicText:
         """Return symbolic text for the result of the operation `name` on the symbolic text `of`.
 
-        The operation is added to `steps`, and its result to `values`, unless it was made before.
-        Raise `RefusalError` if one of `args`, the arguments of the operation, contains unknown
-        text, or if there are too many derived texts.
+        The operation is added to `steps`, and the derived text to `values`, unless the same
+        operation was recorded before. Raise `RefusalError` if one of `args`, the arguments of the
+        operation, contains unknown text, or if there are too many derived texts.
         """
         step = Step(name, of, _plain(args))
         if step not in self._derived:
@@ -160,10 +160,10 @@ class Trace:
             self._mixed.add(character)
 
     def origins(self, character: str) -> frozenset[int]:
-        """Return the indexes of the values that the text behind `character` was made from.
+        """Return the indexes of the values from which the text of `character` was made.
 
-        For a text of the record, this is only the index of the text itself. A derived text may be
-        made from several values.
+        A text of the record has only its own index. A derived text (the result of an operation) may
+        be made from several values.
         """
         return self._origins.get(character, frozenset([ord(character) - FIRST]))
 
@@ -188,7 +188,7 @@ def _characters(symbolic: str) -> str:
 
 
 def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return `args`. Raise `RefusalError` if one is not hashable or contains unknown text."""
+    """Return `args`. Raise `RefusalError` if an item is not hashable or contains unknown text."""
     for arg in args:
         if type(arg) is tuple:
             _plain(arg)
@@ -237,16 +237,16 @@ class SymbolicText(str):  # noqa: PLW1641 (its hash refuses: see below)
         return self._trace.ask("contains", _characters(self), part)
 
     def startswith(self, prefix: Any, *args: Any) -> bool:
-        """Return whether the text in the current record starts with `prefix`.
+        """Return whether this text starts with `prefix` in the current record.
 
-        The question is added to the trace.
+        The question and its answer are added to the trace.
         """
         return self._trace.ask("startswith", _characters(self), prefix, *args)
 
     def endswith(self, suffix: Any, *args: Any) -> bool:
-        """Return whether the text in the current record ends with `suffix`.
+        """Return whether this text ends with `suffix` in the current record.
 
-        The question is added to the trace.
+        The question and its answer are added to the trace.
         """
         return self._trace.ask("endswith", _characters(self), suffix, *args)
 
@@ -266,7 +266,10 @@ class SymbolicText(str):  # noqa: PLW1641 (its hash refuses: see below)
 
 
 class SymbolicParts:
-    """Result of `SymbolicText.split`, a list of unknown length. Only its ends can be read."""
+    """Result of `SymbolicText.split`, a list of unknown length.
+
+    Only the first and the last part can be read.
+    """
 
     __slots__ = ("_args", "_text")
 
@@ -305,9 +308,10 @@ class SymbolicObject(dict[str, Any]):
 
 
 def to_json(value: SymbolicText | SymbolicObject, *args: Any) -> SymbolicText:
-    """Return the JSON text of `value`, where `args` are the arguments of the operation "json".
+    """Return symbolic text for the JSON text of `value`.
 
-    This is not a method of the classes, because templates could call a method.
+    The arguments `args` are whether to write only ASCII, the indent, the separators, and whether to
+    sort the names. This is a function because templates could call a method.
     """
     text = value._text if isinstance(value, SymbolicObject) else value
     return text._trace.derive("json", _characters(text), *args)
