@@ -96,7 +96,9 @@ def _lengths(prepared: ChatPrepared, sample: ChatSample) -> Lengths:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _EncodedSample:
-    """Encoded conversations of a sample. The whole input is `scale` times as large as the sample.
+    """Encoded conversations of a sample.
+
+    The whole input is `scale` times as large as the sample.
     """
 
     offsets: npt.NDArray[np.int64]

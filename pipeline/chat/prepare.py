@@ -73,7 +73,7 @@ _ROLES: tuple[Role, ...] = ("bos", "eos", "pad")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatSurvey(TokenSurvey):
-    """The inputs, and the template that renders them."""
+    """Inputs of a build of conversations, and the template that renders them."""
 
     template: Template
 

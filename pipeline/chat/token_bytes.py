@@ -72,8 +72,9 @@ class PieceSizes:
     def _changed(self, texts: Sequence[bytes]) -> set[int]:
         """Return the indexes of the texts that normalization changes.
 
-        ASCII texts never change. To find out quickly that no text changes, all other texts are
-        first checked in one call, joined by line feeds, which combine with no other character.
+        ASCII texts never change. The other texts are first checked together, joined by line feeds,
+        because usually none of them changes. A line feed does not combine with the characters
+        beside it.
         """
         if not self._forms:
             return set()

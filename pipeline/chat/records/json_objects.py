@@ -132,9 +132,9 @@ def names_once(data: bytes, starts: Starts, found: Objects, names: int | None = 
     """Return whether no object in `found` contains a name twice.
 
     The array `starts` holds the position in `data` at which the text of each object begins. The
-    decoder drops repeated names. Therefore the number of decoded names (`names`, if known) must be
-    the number of colons after names in `data`. If a colon may be inside a string, its line is
-    parsed instead.
+    decoder drops repeated names, so names are repeated if `data` has more colons after names than
+    `found` has names. The argument `names` is the number of names in `found`, or None if they must
+    be counted. Lines in which a colon may be inside a string are parsed again.
     """
     ends, unsure = _name_ends(np.frombuffer(data, np.uint8))
     missing = len(ends) - (_names_in(found) if names is None else names)
@@ -153,11 +153,13 @@ def names_once(data: bytes, starts: Starts, found: Objects, names: int | None = 
 
 
 def _name_ends(octets: npt.NDArray[np.uint8]) -> tuple[Starts, Starts]:
-    """Return the positions of colons that may follow a name, and of the uncertain ones among them.
+    """Return the positions of colons that may follow a name, and of those that are uncertain.
 
-    A colon is uncertain if it may be inside a string. This is so if the quote before the colon may
-    open a string, if several backslashes come before this quote, or if white space separates the
-    quote from the colon.
+    A colon is uncertain if it may be inside a string. This is so in three cases:
+
+    - The quote before the colon may open a string.
+    - Several backslashes come before this quote.
+    - White space separates the quote from the colon.
     """
     colons = np.flatnonzero(octets == ord(":"))
     before, second, third, fourth = (octets[colons - back] for back in (1, 2, 3, 4))

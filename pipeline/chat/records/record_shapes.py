@@ -8,14 +8,16 @@
 | alpaca | `instruction`, `input`, `output` or `response`, `history` |
 | prompt | `prompt`, `completion`: texts, or turns |
 
-A record of any shape may have `system` and `tools` (or `functions`). Further fields make
-preferences: `chosen` and `rejected` make pairs; `responses` or `completions`, with `rewards` or
-`scores`, make groups; `label` makes labels. In every shape, turns may have the fields `role` and
-`content`, or `from` and `value`.
+A record of any shape may have `system` and `tools` (or `functions`). In every shape, turns may have
+the fields `role` and `content`, or `from` and `value`. Records with further fields are preferences:
 
-The shape depends only on the names of the fields, so it is found once for all records with the
-same fields. Converting a record of plain turns or plain texts takes 1 to 2 us, and less if all
-records of a block have plain turns.
+- pairs: `chosen` and `rejected`
+- groups: `responses` or `completions`, possibly with `rewards` or `scores`
+- labels: `label`
+
+The shape depends only on the names of the fields, so it is found once for all records with the same
+fields. Converting a record of plain turns or plain texts takes 1 to 2 us, and less if all records
+of a block have plain turns.
 """
 
 from __future__ import annotations
@@ -113,11 +115,10 @@ class Shaper:
         return name in own or _is_field(name)
 
     def records(self, found: list[Record]) -> tuple[list[ChatRecord], PlainTurns | None]:
-        """Return the `ChatRecord` of each object in `found`, and the turns of all records.
+        """Return the `ChatRecord` of each object in `found`, and the turns of all records or None.
 
-        The turns are returned only if all records have the same fields and hold plain turns, and no
-        other field is used. Otherwise, they are None. Raise `BadLineError` if a record cannot be
-        used.
+        The turns are returned only if all records have the same fields, use only one of them, and
+        contain plain turns in it. Raise `BadLineError` if a record cannot be used.
         """
         layouts = set(map(tuple, found))
         field = self._of_plain_turns.get(layouts.pop()) if len(layouts) == 1 else None

@@ -1,8 +1,8 @@
 """Chat records from tables: Parquet files, and Hugging Face datasets on disk or on the hub.
 
-Only the columns of known fields are read. At most 8 MiB of them, or one larger row, are converted
-to Python objects at a time. Null fields of a struct are left out, because Arrow gives every row all
-the fields that occur in any row. The position of a record is the index of its row.
+Only the columns of known fields are read. Rows are converted to Python objects in parts of at most
+8 MiB, or one row if it is larger. Null fields of a struct are left out, because Arrow gives every
+row all the fields that occur in any row. The position of a record is the index of its row.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Special tokens that the template writes are encoded as special tokens. Special tokens in the text of
 a record must stay text, or a record could end its own turn. To locate them, the record is rendered
-a second time with a noncharacter before and after each special token in it. Without these marks,
-both renderings must be the same, which proves the spans.
+a second time with a noncharacter before and after each special token in it. Apart from these marks,
+both renderings must be the same. Otherwise the record is refused.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ _NONCHARACTERS = "".join(map(chr, range(0xFDD0, 0xFDF0)))
 class Generation(Extension):
     """Jinja extension for the tag `generation`.
 
-    If `environment.marks` is a pair of characters, the text in the tag is put between them. If it
-    is None, the text is unchanged.
+    If `environment.marks` is a pair of characters, the text in the tag is put between them. If
+    `environment.marks` is None, the text is unchanged.
     """
 
     tags = frozenset({"generation"})  # type: ignore[assignment]

@@ -112,7 +112,7 @@ class TracingEnvironment(ChatEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def compare(self, left: Any, *rest: Any) -> Any:
-        """Return the result of comparing `left` with a right side.
+        """Return the result of the comparison `left operator right`.
 
         The arguments `rest` are the operator and the right side. Raise `RefusalError` for several
         comparisons in a chain (as in `a < b < c`), and for comparisons that cannot be traced.

@@ -1,12 +1,12 @@
 """Specializations: the output of a template for all conversations of one structure.
 
 A specialization has gaps for the texts of a record. It is made by running the template on symbolic
-text (symbolic.py). Its spans are proved in the same way as those of single records (prefixes.py,
-spans.py), but on symbolic text, so the proofs hold for all texts. If the template asks a question
-about a text, a specialization is valid only for records that give the same answer. Records with
-another answer need their own specialization. The reference renderer also renders the record from
-which a specialization was made, and must give the same text. Filling in the texts of a record takes
-about 1 us.
+text (symbolic.py). Spans are located in the same way as in the rendering of a single record
+(prefixes.py, spans.py), but in symbolic text, so they are valid for all texts. If the template asks
+a question about a text, a specialization is valid only for records that give the same answer.
+Records with another answer need their own specialization. The reference renderer also renders the
+record from which a specialization was made, and must give the same text. Filling in the texts of a
+record takes about 1 us.
 """
 
 from __future__ import annotations
@@ -97,10 +97,11 @@ class Specialization:
         return b"".join(self._pieces(values))
 
     def literal(self, values: Values, spelling: Spelling) -> list[int] | None:
-        """Return the spans in which `values` contain special tokens as plain text, in bytes.
+        """Return the spans of the special tokens that `values` contain as plain text.
 
-        The list holds the start and the stop of each span, one after the other. Return None if the
-        spans are not known, because values contain words of the template.
+        The spans are given as a list [start, stop, start, stop, ...], in bytes of the filled text.
+        Return None if a value may contain words of the template, because a special token in this
+        value may be one that the template wrote.
         """
         if self.is_mixed:
             return None

@@ -1,15 +1,16 @@
 """Symbolic text: a `str` that represents unknown text and records what a template does with it.
 
-Templates rarely examine the texts of a record. They insert them between their own words. A
-`SymbolicText` contains single characters (of Unicode's last private plane), each of which
-represents a text of a record. A template that runs on symbolic text gives symbolic text: its own
-words around the unknown texts, for all records of one structure at once.
+Templates rarely examine the texts of a record. Most insert the texts unchanged between words of the
+template. A `SymbolicText` contains single characters (of Unicode's last private plane), each of
+which represents a text of a record. A template that runs on symbolic text gives symbolic text:
+words of the template around the unknown texts, for all records of one structure at once.
 
 If a template learns something about an unknown text (for example, whether it starts with a space),
 this is recorded as a question, with the answer for the current record. If the template computes a
 new text from an unknown text, this is recorded as an operation, and the result is a derived text.
-Every other access raises `RefusalError`. Another record that gives the same answers therefore has
-the same rendering, with the characters replaced by its own texts.
+Every other access raises `RefusalError`. The rendering of another record that gives the same
+answers is therefore the same symbolic text, in which each character is replaced by a text of this
+other record.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ QUESTIONS: Mapping[str, Callable[..., bool]] = {
 def is_symbolic(value: Any) -> bool:
     """Return whether `value` is or contains unknown text.
 
-    Raise `RefusalError` if it contains anything that JSON does not have.
+    Raise `RefusalError` if it contains a value of a type that JSON does not have.
 
     >>> is_symbolic(["a", {"b": chr(FIRST)}]), is_symbolic(["a", {"b": 1}])
     (True, False)
