@@ -74,8 +74,8 @@ def command(
 def _verify(path: Path, level: Level, expect: str | None, *, quiet: bool) -> VerifyReport:
     """Check the files, then the installed tokenizer libraries, and return one report for both.
 
-    The libraries are checked only if the dataset holds tokens, its files have no findings, and the
-    level is not stat.
+    The libraries are checked only if the dataset holds tokens, no fault was found in its files, and
+    `level` is not "stat".
     """
     from dataprep.formats.verify.verify import verify
 

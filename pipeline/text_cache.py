@@ -63,7 +63,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextSource:
-    """Texts and their tokenizer. The fields have the same meaning as in `BuildOptions`."""
+    """Texts and their tokenizer. Fields of the same name mean the same as in `BuildOptions`."""
 
     path: tuple[str, ...]
     is_jsonl: bool | None = None
@@ -172,9 +172,10 @@ def _digest(*parts: Any) -> str:
 
 
 def _store_tokenizer(source: TextSource, data: bytes, cache: Path) -> Path:
-    """Return the folder in `cache` that holds the tokenizer `data` and the roles of `source`.
+    """Return the folder in `cache` that holds the tokenizer of `source`.
 
-    The folder is written if it is missing or has different content.
+    The folder holds the tokenizer.json `data`, and the special tokens ``source.roles``. It is
+    written if it is missing or has different content.
     """
     digest = _digest(hashlib.sha256(data).hexdigest(), dict(source.roles))
     folder = cache / "tokenizers" / digest
@@ -194,7 +195,7 @@ def _store_tokenizer(source: TextSource, data: bytes, cache: Path) -> Path:
 
 
 def _holds(folder: Path, data: bytes, roles: Mapping[str, str]) -> bool:
-    """Return whether `folder` contains the files that `_write_tokenizer` would write."""
+    """Return whether `folder` holds the tokenizer.json `data` and the special tokens `roles`."""
     try:
         stored = (folder / "tokenizer_config.json").read_text(encoding="utf-8")
         return (

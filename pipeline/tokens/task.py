@@ -181,7 +181,7 @@ class RecordUnit(ABC, Generic[B]):
     def route(self, batch: B, span: Span) -> int:
         """Pass each document of `batch` to the writer of its split.
 
-        Return the number of tokens written, which does not include buffered documents.
+        Return the number of tokens written. Tokens of buffered documents do not count.
         """
 
     def run(self) -> TokenResult:
@@ -308,7 +308,7 @@ class _TextUnit(RecordUnit[Batch]):
     def route(self, batch: Batch, span: Span) -> int:
         """Pass each document of `batch` to the writer of its split.
 
-        Return the number of tokens written, which does not include buffered documents.
+        Return the number of tokens written. Tokens of buffered documents do not count.
         """
         if not batch.texts:
             return 0
