@@ -6,9 +6,9 @@ work as with every other order.
 The samples of an underlying order (usually a full shuffle) are divided into pools of `pool`
 samples. Each pool is sorted by length and cut into blocks of one global batch. The blocks of a pool
 are then permuted. Every epoch has new pools, and so new batches. The batches of a pool come in
-random order, but the lengths within a batch are similar, and so not independent. The samples at the
-end of an epoch that do not fill a global batch stay in the underlying order. If these samples are
-left out (``"drop"``), they are random samples and not the longest.
+random order, but the samples of a batch are not independent: their lengths are similar. The samples
+at the end of an epoch that do not fill a global batch stay in the underlying order. If these
+samples are left out (``"drop"``), they are random samples and not the longest.
 
 In batches of 32 from 7,437 technical documents, cut at 2,048 tokens, 59% of the ids are padding.
 With pools of 1,024 documents it is 3.9%, and with pools of 8,192 documents 0.5%. In each epoch,
