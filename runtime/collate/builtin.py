@@ -1,8 +1,8 @@
 """Built-in collators of a registry, made from a task, a tokenizer and options.
 
 Options of the call override the task's `preprocessing_config`, and both override the settings of
-the tokenizer. Entries of `preprocessing_config` that are no field of the collator are ignored,
-because they are for other steps.
+the tokenizer. Entries of `preprocessing_config` that are not options of the collator are ignored,
+because they are for other steps of the preprocessing.
 """
 
 from __future__ import annotations
@@ -252,9 +252,9 @@ def _configured(kind: type[Any], task_spec: Any, *more: str) -> dict[str, Any]:
 
 
 def _checked(kind: type[Any], options: dict[str, Any], task_spec: Any) -> dict[str, Any]:
-    """Return `options`, with the output schema of the task added if they have no schema.
+    """Return `options`, with the output schema of the task added if they contain no schema.
 
-    Raise `UsageError` if an option is no field of the class `kind`, or if a required field is
+    Raise `UsageError` if an option is not a field of the class `kind`, or if a required field is
     missing.
     """
     unknown = sorted(set(options) - set(_fields(kind)))

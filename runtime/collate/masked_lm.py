@@ -177,12 +177,13 @@ class MaskedLM(Padded):
         return self.finish(work)
 
     def hide(self, batch: Batch, seeds: npt.NDArray[np.uint64]) -> Batch:
-        """Mask tokens of `batch` in place and return it, as a transform for `TransformedDataset`.
+        """Mask tokens of `batch` in place, and return the batch.
 
-        The batch must have `input_ids` and labels made with ``labels="unshifted"``. Tokens whose
-        label is -100 are never masked: padding, tokens outside of the loss mask, and the first
-        token of each document in rows of documents. The array `seeds` has one number per row. Raise
-        `UsageError` if the labels are missing or are not the tokens at their own positions.
+        The method can be used as the transform of a `TransformedDataset`. The batch must have
+        `input_ids` and labels made with ``labels="unshifted"``. Tokens whose label is -100 are
+        never masked: padding, tokens outside of the loss mask, and the first token of each document
+        in rows of documents. The array `seeds` has one number per row. Raise `UsageError` if the
+        labels are missing or are not the tokens at their own positions.
         """
         missing = [name for name in ("input_ids", "labels") if name not in batch]
         require(not missing, "labels", f"{' and '.join(missing)} missing: make the rows with "
@@ -271,7 +272,10 @@ class MaskedLM(Padded):
         return np.cumsum(~(goes_on & before) & real, axis=1), allowed
 
     def _hide(self, ids: Array, hidden: Array, hashes: _Words, positions: Array) -> Array:
-        """Replace the tokens of `ids` where `hidden` is True, in place, and return the labels."""
+        """Replace the tokens of `ids` where `hidden` is True, in place, and return the labels.
+
+        Most become the mask token, some a random token, and some stay the same; see `MaskedLM`.
+        """
         wanted = self.schema.resolve("labels", pad_value=self.label_pad_id)
         labels: Array = np.full(ids.shape, wanted.pad_value, wanted.numpy)
         labels[hidden] = ids[hidden]

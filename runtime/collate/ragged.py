@@ -148,7 +148,7 @@ def _constant(value: float, dtype: np.dtype[Any], size: int) -> Array:
 
 @lru_cache(maxsize=16)
 def _mask_step(dtype: np.dtype[Any], size: int, *, zeros_first: bool) -> Array:
-    """Return an array with `size` ones, then `size` zeros, or with the zeros first.
+    """Return `size` ones followed by `size` zeros, or zeros followed by ones if `zeros_first`.
 
     Each row of a mask is a slice of this array. For example, the slice that starts at ``size - n``
     has `n` ones, then zeros. The array is cached and must not be changed.

@@ -54,8 +54,8 @@ class StepSampler(Sampler[list[int]], ABC):
     """Base class of batch samplers, which divide an epoch of `samples` positions into steps.
 
     `iter(sampler)` serves the epoch whose number is the attribute `epoch`. Only `set_epoch` changes
-    this number. The default methods are for samplers of a single dataset without skipped samples,
-    where position p comes after exactly p served samples.
+    this number. The methods that this class implements are for a single dataset without skipped
+    samples, where position p comes after exactly p served samples.
     """
 
     samples: int
@@ -129,7 +129,10 @@ class StepSampler(Sampler[list[int]], ABC):
 
     @property
     def phases(self) -> list[dict[str, Any]] | None:
-        """Return the phases of a mixture as JSON values, or None for a single dataset."""
+        """Return the phases of a mixture as JSON values, or None for a single dataset.
+
+        A phase is a part of a run with the same sources, weights and skip lists.
+        """
         return None
 
     def take_over(self, state: Mapping[str, Any], stood: Progress, begin: Progress) -> None:
@@ -267,7 +270,10 @@ class GlobalBatchSampler(StepSampler):
 
     @property
     def phases(self) -> list[dict[str, Any]] | None:
-        """Return the phases of a mixture as JSON values, or None for a single dataset."""
+        """Return the phases of a mixture as JSON values, or None for a single dataset.
+
+        A phase is a part of a run with the same sources, weights and skip lists.
+        """
         order = phased(self.order)
         return None if order is None else order.history(self.samples)
 

@@ -45,9 +45,9 @@ class Loader(DataLoader[Batch]):
     progress of a run.
 
     `state_dict()` returns this progress. Batches that are prepared but not yet yielded do not
-    count. After `load_state_dict`, the next pass continues there. `len` is the number of steps in a
-    whole epoch. If worker processes stay alive between passes, a new pass ends earlier passes:
-    their iterators raise `UsageError`.
+    count. After `load_state_dict`, the next pass continues from the loaded progress. `len` is the
+    number of steps in a whole epoch. If worker processes stay alive between passes, a new pass ends
+    earlier passes: their iterators raise `UsageError`.
     """
 
     dataset_obj: Any
@@ -98,7 +98,10 @@ class Loader(DataLoader[Batch]):
         return self._serve(*self._begin())
 
     def _begin(self) -> tuple[BatchPass, _Made]:
-        """Begin a pass at the current progress. Return it and an iterator over its batches."""
+        """Begin a pass at the current progress.
+
+        Return the pass and an iterator over its batches.
+        """
         self._passes += 1
         if self.num_workers:
             return self._begin_workers()

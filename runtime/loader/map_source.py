@@ -131,7 +131,7 @@ class MapSource:
         return state_of(self.order, progress, self.sampler.skipped, self.sampler.phases)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass continue as saved in `state`; see `Loader.load_state_dict`."""
+        """Make the next pass continue from `state`; see `Loader.load_state_dict`."""
         sampler = self.sampler
         sized, definition = self._sized_as(state)
         served = served_datasets(sampler.order, self.dataset)

@@ -88,8 +88,8 @@ def require_order(
 ) -> None:
     """Raise `IncompatibleError` unless the order in `state` equals `order`, a loader's definition.
 
-    The fields in `served.changing` may differ. Raise `UsageError` if `state` contains no order or
-    its order is damaged.
+    The fields in `served.changing` may differ. Raise `UsageError` if the order in `state` is
+    missing or damaged.
     """
     stored = state.get("order")
     if not isinstance(stored, Mapping):

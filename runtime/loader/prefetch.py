@@ -117,13 +117,14 @@ class Pace:
 class Ahead(Generic[_T]):
     """Iterator over `source` that uses a `Prefetcher` once the caller is slower than the source.
 
-    A caller counts as slower if it spends more time between two items than the source needs to make
-    an item, or more than `_HAND_OVER_S` seconds. (This is several times the cost of passing an item
-    between threads.) The thread starts after three such items in a row. With the `pace` of the
-    previous pass, the thread of a slow caller starts with the second item. A faster caller, such as
-    a loop that only counts, gets no thread, because a thread would slow it down. The first item is
-    always made in the caller's thread. Otherwise the caller would wait for it while the other
-    thread goes on to the next items and holds the GIL.
+    A caller is slower at an item if it spends more time between two items than the source needs to
+    make an item, or more than `_HAND_OVER_S` seconds. (This is several times the cost of passing an
+    item between threads.) The thread starts when the caller was slower at three items in a row. The
+    count is kept in `pace`: if a slow caller passes the `pace` of the previous pass, the thread
+    starts with the second item. A faster caller, such as a loop that only counts, gets no thread,
+    because a thread would slow it down. The first item is always made in the caller's thread.
+    Otherwise the caller would wait for it while the other thread goes on to the next items and
+    holds the GIL.
 
     >>> list(Ahead((letter for letter in "abc"), depth=2))
     ['a', 'b', 'c']

@@ -1,9 +1,10 @@
 """Division of an epoch of a stream among ranks and workers: pure arithmetic.
 
-An epoch is a sequence of n positions. To **deal** it is to divide it among the ranks in contiguous
-parts with the same number of steps, and each part among the rank's workers in contiguous **runs**
-of whole batches, so that every worker reads forward. Step k of a rank is item k // workers of run k
-% workers, because torch's DataLoader yields the batches of its workers in this order.
+An epoch is a sequence of n positions. The sequence is **dealt** to the ranks: each rank gets a
+contiguous part, and all ranks make the same number of steps. The part of a rank is divided into
+contiguous **runs** of whole batches, one for each worker, so every worker reads forward. Step k of
+a rank is batch k // workers of run k % workers, because torch's DataLoader yields the batches of
+its workers in this order.
 
 The positions that are left after k steps on some topology are a few ranges, which can be computed
 from (n, topology, k). Together they form a new sequence, which can be dealt to any other topology.
@@ -242,7 +243,8 @@ class WorkerRun(NamedTuple):
 def left_after(samples: int, stages: tuple[Stage, ...], end: StreamEnd) -> Ranges:
     """Return the positions of an epoch of `samples` samples that are left after `stages`.
 
-    Raise `UsageError` if a stage has more steps than were left.
+    The stages are the parts of the epoch that were served, in order. Raise `UsageError` if a stage
+    has more steps than were left.
     """
     left = Ranges.of(np.array([0]), np.array([samples]))
     for stage in stages:
@@ -262,9 +264,10 @@ def enter(
 ) -> tuple[int, tuple[Stage, ...]]:
     """Return the epoch and the stages with which a pass on `topology` begins.
 
-    The pass continues after `stages` of `epoch`. The last of the returned stages belongs to
-    `topology`. If the rest of the epoch is less than a step of this topology, the pass begins with
-    the next epoch. Raise `UsageError` if the epoch was served on more than `MAX_STAGES` topologies.
+    A stage is a part of an epoch that was served on one topology. The pass continues after `stages`
+    of `epoch`. The last of the returned stages is the stage of the pass. If the rest of the epoch
+    is less than a step of `topology`, the pass begins with the next epoch. Raise `UsageError` if
+    the epoch was served on more than `MAX_STAGES` topologies.
     """
     if stages and stages[-1].topology == topology:
         before, own = stages[:-1], stages[-1]
@@ -291,13 +294,13 @@ def runs_of(
     worker: int,
     infinite: bool = False,
 ) -> Iterator[WorkerRun]:
-    """Yield the runs that worker `worker` of rank `rank` reads, at most one for each epoch.
+    """Yield the part that worker `worker` of rank `rank` reads of each epoch, as a `WorkerRun`.
 
-    The arguments `epoch` and `stages` come from `enter`. If `infinite` is true, all later epochs
-    follow, without end.
+    The arguments `epoch` and `stages` come from `enter`. An epoch in which the worker has nothing
+    to read is left out. If `infinite` is True, all later epochs follow, without end.
 
-    torch requests the first step of a pass from worker 0. So worker 0 reads the run that contains
-    the next step, worker 1 the run that contains the step after it, and so on.
+    torch requests the first step of a pass from worker 0. So worker 0 reads the part that contains
+    the next step, worker 1 the part that contains the step after it, and so on.
     """
     topology, taken = stages[-1].topology, stages[-1].steps
     workers, handed = topology.workers, 0

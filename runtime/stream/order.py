@@ -112,8 +112,8 @@ class ShuffleBuffer:
 
         Both arrays are int64. The second contains every sample that is in the buffer at any of
         these positions, except samples that are served at position `last` or later: a reader that
-        ends at `last` does not need them. If `last` is so far away that finding the exceptions
-        would take too long, none are made.
+        ends at `last` does not need them. They are not left out if `last` is so far away that
+        finding them would take too long.
         """
         draws = _draws(self, n, epoch)
         turns = draws.turns(start, max(stop, min(last, start + _HORIZON * draws.size)))

@@ -141,9 +141,10 @@ class _HeldStream(Stream):
         ]
 
     def put(self, places: Positions, lengths: Positions, numbers: list[npt.NDArray[Any]]) -> None:
-        """Write token arrays that `take` returned for spans of these `lengths` back to memory.
+        """Write spans of tokens that `take` copied back to memory, at new offsets.
 
-        The new offset of each span, in tokens, is in `places`.
+        The argument `numbers` is the result of `take`, and `lengths` was passed to it. Span `i`
+        is written at offset `places[i]`, in tokens.
         """
         for rows in numbers:
             length = rows.shape[1]
@@ -260,7 +261,10 @@ def _twin(original: _T) -> _T:
 
 
 def _merge(starts: Positions, stops: Positions, gap: int = 0) -> Spans:
-    """Return the spans sorted, and joined where they overlap or are at most `gap` tokens apart."""
+    """Return token ranges sorted and merged.
+
+    Two ranges are merged if they overlap, or if at most `gap` tokens lie between them.
+    """
     if not len(starts):
         return _NOTHING, _NOTHING
     order = np.argsort(starts, kind="stable")

@@ -66,10 +66,10 @@ class StreamProgress:
     stages: tuple[Stage, ...] = ()
 
     def deal(self, samples: int, end: StreamEnd) -> Deal:
-        """Return the division among ranks and workers that holds in the last stage.
+        """Return how the last stage divides samples among ranks and workers.
 
-        It divides the samples that were left when this stage began. The epoch has `samples`
-        samples. For `end` see `Deal`.
+        The samples are those that were left when the last stage began. The whole epoch has
+        `samples` samples. For `end` see `Deal`.
         """
         left = left_after(samples, self.stages[:-1], end)
         return Deal(samples=left.total, topology=self.stages[-1].topology, end=end)
@@ -96,9 +96,8 @@ class Sizes(NamedTuple):
 class SharedProgress:
     """A `StreamProgress` and the `sizes` of its order, in memory that worker processes share.
 
-    Only one process writes. A reader that sees a wrong checksum tries again, because a write is in
-    progress. If memory cannot be shared, only this process can use the object, and `read` raises
-    `StorageError`.
+    Only one process writes. A worker that reads a wrong checksum tries again, because a write is in
+    progress. If memory cannot be shared, a worker that calls `read` gets a `StorageError`.
     """
 
     def __init__(self) -> None:
@@ -147,9 +146,9 @@ class SharedProgress:
     def read(self, worker: int, *, warn: bool) -> StreamProgress:
         """Return the progress at which worker number `worker` begins a pass.
 
-        The attributes `version` and `sizes` are set to the stored values. If `warn` is true, warn
-        if this worker has already finished a pass from the same progress. Raise `StorageError` if
-        memory cannot be shared.
+        The call sets two attributes to the stored values: `version`, the number of writes so far,
+        and `sizes`. If `warn` is True, warn if this worker has already finished a pass from the
+        same progress. Raise `StorageError` if memory cannot be shared.
         """
         if not self._words.is_shared():  # type: ignore[no-untyped-call]
             raise StorageError(
@@ -173,7 +172,7 @@ class SharedProgress:
     def finish(self, worker: int, version: int) -> None:
         """Record that worker number `worker` has finished a pass.
 
-        The argument `version` is the attribute `version` at the start of the pass.
+        The argument `version` is the value that the attribute `version` had when the pass began.
         """
         if worker < _MARKED:
             self._flags[1 + worker] = version
@@ -195,8 +194,9 @@ def dump_state(
 ) -> dict[str, Any]:
     """Return the state of a stream as JSON values.
 
-    It contains `identity` (the fields that identify the stream), the progress `place`, and the
-    number of samples consumed in the epoch of `samples` samples. For `end` see `Deal`.
+    The state contains `identity` (the fields that identify the stream), the progress `place`, and
+    the number of samples served in the current epoch. An epoch has `samples` samples. For `end` see
+    `Deal`.
     """
     return {
         "kind": _KIND, "version": STATE_VERSION, **identity, "epoch": place.epoch,
