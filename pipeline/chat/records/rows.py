@@ -53,8 +53,8 @@ def table_records(
 def _rows_at_once(longest: int) -> int:
     """Return the number of rows to decode together if their longest text has `longest` bytes.
 
-    In a column with a dictionary, every row may contain the same long text, although it is stored
-    only once. Rows with long texts are therefore decoded one by one.
+    In a dictionary-encoded Arrow column, many rows may share one stored text, which is copied for
+    each row when they are decoded. Rows with long texts are therefore decoded one by one.
     """
     return 1 if longest > _LONG_TEXT else TEXT_BYTES // longest
 

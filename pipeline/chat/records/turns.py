@@ -90,8 +90,9 @@ def shifted(train: Train, count: int) -> Train:
 class Turns:
     """Reader for lists of turns.
 
-    The mapping `roles` adds names of roles to `ROLE_NAMES`. A turn's role is read from the first
-    field among `role` that is not null, and its content from the first among `content`.
+    The mapping `roles` adds names of roles to `ROLE_NAMES`. The tuples `role` and `content` hold
+    names of fields. The role of a turn is the first of its `role` fields that is not null, and its
+    content is the first of its `content` fields that is not null.
     """
 
     def __init__(

@@ -181,8 +181,8 @@ def _by_markers(
     """Return the spans of the messages with the indexes `chosen`, for a template with markers.
 
     Messages of other roles than "assistant" are located by `prefixes`. If all messages of the
-    assistant are chosen, all marked spans are returned. If only some are chosen, it must be found
-    out which marked spans belong to them:
+    assistant are chosen, all marked spans are returned. If only some are chosen, their marked spans
+    are found as follows:
 
     - If there are as many marked spans as messages of the assistant, and each span contains the
       words of its message, they match in order. The words are compared because a template may mark

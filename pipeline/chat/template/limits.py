@@ -130,7 +130,8 @@ _UNUSUAL = frozenset({"translate", "maketrans", "to_bytes"})
 def size_of(value: Any, *, shown: bool = True) -> int:
     """Return an upper estimate of the number of characters that `value` has as text.
 
-    With `shown`, raise `TemplateRuntimeError` for an object whose text would contain its address.
+    If `shown` is true, raise `TemplateRuntimeError` for an object that would be printed with its
+    memory address.
 
     >>> size_of("abc"), size_of(["abc", 1])
     (3, 59)
