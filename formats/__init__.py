@@ -1,1 +1,1 @@
-"""The format on disk: manifest, arrays, indexes, checksums and the commit protocol."""
+"""The format on disk: how a dataset directory is written, opened, read and verified."""

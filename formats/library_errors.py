@@ -1,4 +1,4 @@
-"""Conversion of the errors of other libraries to errors of dataprep.
+"""Functions that convert errors of other libraries to errors of dataprep.
 
 There are two context managers. `decoding` is for reading files of unknown origin: an exception of
 the library that reads the file becomes an `InputError` about the file. `rust_errors` is for
@@ -36,7 +36,8 @@ def decoding(
 
     The message says that the file is not a readable `what`. Errors of dataprep, I/O and permission
     errors, lack of memory and signals pass unchanged. Only exceptions of the types `of` are
-    converted, so name the types of the library if the block also runs code of dataprep.
+    converted. If the block runs other code beside the library, set `of` to the exceptions of the
+    library.
     """
     try:
         yield

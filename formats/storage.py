@@ -115,8 +115,8 @@ class FileWriter:
 
     Raises `StorageError` if the file exists. As a context manager it removes the file if the block
     fails. The method `close` returns the `FileHash`. The data is on stable storage only after a
-    call of `sync_file`. If the function `lap` is given, it is called with ``"write"`` or ``"hash"``
-    after each of these steps, so that it can measure their time.
+    call of `sync_file`. To measure times, pass a function `lap`: it is called with ``"write"``
+    after each block is written, and with ``"hash"`` after each block is hashed.
     """
 
     def __init__(self, path: Path, lap: Callable[[str], None] | None = None) -> None:
@@ -208,8 +208,8 @@ def create_file(path: Path) -> io.FileIO:
 def unnamed_file(label: str, size: int) -> IO[bytes]:
     """Return an open file of `size` zero bytes that has no name in any directory.
 
-    The file is in memory if the system supports that (memfd), where tools show it as `label`.
-    Otherwise it is a temporary file.
+    The file is in memory if the system has memfd_create. The text `label` is then its name in tools
+    such as lsof. Otherwise it is a temporary file.
     """
     file: IO[bytes]
     if hasattr(os, "memfd_create"):

@@ -231,7 +231,10 @@ def _entry(member: _Member) -> bytes:
 
 
 def _end(start: int, size: int) -> bytes:
-    """Return the end of the archive, whose central directory has `size` bytes from `start` on."""
+    """Return the bytes of the archive after its central directory.
+
+    The central directory has `size` bytes and begins at byte `start` of the archive.
+    """
     wide = b""
     if start > _LIMIT:
         wide = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 4, 4, size, start)
@@ -368,9 +371,9 @@ def _check_others(
 
 
 def _vector(count: int) -> re.Pattern[bytes]:
-    """Return a pattern for the part of the pickle that describes a vector of `count` numbers.
+    """Return a regular expression for the part of a pickle that describes a vector.
 
-    This part says that the vector has offset 0 in its storage, shape [count] and stride [1].
+    The vector must have `count` numbers: offset 0 in its storage, shape [count] and stride [1].
     """
     lengths = [b"K" + bytes([count])] if count < 1 << 8 else []
     lengths += [b"M" + struct.pack("<H", count)] if count < 1 << 16 else []
@@ -381,9 +384,9 @@ def _vector(count: int) -> re.Pattern[bytes]:
 
 
 def _alone(numbers: list[bytes]) -> bytes:
-    """Return a pattern for a pickled tuple of one number.
+    """Return a regular expression that matches a pickled tuple of one number.
 
-    The list `numbers` holds all encodings that the number may have.
+    The list `numbers` holds all pickled forms of the number. The expression matches each of them.
     """
     number = b"(?:" + b"|".join(map(re.escape, numbers)) + b")"
     return rb"(?:" + number + rb"\x85|\(" + number + rb"t)" + _MEMO

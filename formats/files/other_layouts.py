@@ -1,4 +1,4 @@
-"""Recognition of datasets in the layouts of other systems, and the commands that convert them."""
+"""Functions that recognize datasets in other systems' layouts, and say how to convert them."""
 
 from __future__ import annotations
 

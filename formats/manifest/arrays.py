@@ -106,13 +106,14 @@ class ArrayShard(Entry, frozen=True, kw_only=True):
 
 
 class ArrayEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
-    """One named array.
+    """One named array of `rows` rows.
 
-    `dtype` is one of `DTYPES`, and `row` is the shape of a row, [] for single numbers. If `scale`
-    is set, it names another array, and the value of row `i` is the stored row times row `i` of that
-    array. `unit` is true if every row is a vector of L2 norm 1. `categories` are the texts that the
-    numbers encode. `table` is true if the rows are not records, but entries to which other arrays
-    refer by row number.
+    - `dtype` is one of `DTYPES`, and `row` is the shape of a row, [] for single numbers.
+    - `scale` is the name of another array, or None. If it is set, the value of row `i` is the
+      stored row times row `i` of the other array.
+    - `unit` is true if every row is a vector of L2 norm 1.
+    - `categories` are the texts for which the numbers stand, number `i` for the text at index `i`.
+    - `table` is true if the rows are not records, but are referred to by number in other arrays.
     """
 
     dtype: str
@@ -128,8 +129,8 @@ class ArrayEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
 class RowSplit(Entry, frozen=True, kw_only=True):
     """A split of a dataset of arrays.
 
-    `index` is the name of the file with its `rows` row numbers, in increasing order. `content_id`
-    is the digest of its content (see `identity`).
+    `index` is the name of the file that holds the `rows` row numbers of the split, in increasing
+    order. `content_id` is the digest of the content of the split (see `identity`).
     """
 
     content_id: str
@@ -280,10 +281,11 @@ def _check_fields(name: str, entry: ArrayEntry) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairSizes:
-    """Number of rows in each table of a dataset of pairs, and sizes of rows.
+    """Number of rows in each table of a dataset of pairs, and other sizes.
 
     `dim` is the dimension of the vectors, and `negatives` is the number of negatives of each pair.
-    `mentions` is the total number of keywords in all pairs. A keyword in two pairs counts twice.
+    `mentions` is the number of keywords of all pairs together, where a keyword of two pairs counts
+    twice.
     """
 
     pairs: int
@@ -297,7 +299,7 @@ class PairSizes:
 
     @property
     def ends(self) -> int:
-        """Number of offsets into the keywords of all pairs."""
+        """Number of offsets that divide the keywords of all pairs among the pairs: `pairs` + 1."""
         return self.pairs + 1
 
 

@@ -1,4 +1,4 @@
-"""The part of config.json that all kinds of datasets share, and its reading and writing.
+"""The part of config.json that all kinds of datasets share, with functions to read and write it.
 
 This part holds the format version, the digest of config.json itself, the names and hashes of all
 files, the inputs, and the counts of records. The modules `tokens` and `arrays` add the fields of
@@ -118,7 +118,7 @@ class InputEntry(Entry, frozen=True, kw_only=True):
 
 
 class RecordCounts(Entry, frozen=True, kw_only=True):
-    """Numbers of records: `read` = `written` + the sum of `rejected` + `removed`.
+    """Numbers of records: `read` = `written` + all numbers in `rejected` + `removed`.
 
     `removed` is the number of records that were removed after the build and are in no file. In
     datasets of pairs, `read` also includes the records that were merged into the pair of an earlier
@@ -157,9 +157,9 @@ def check_name(name: str) -> str:
 
 
 def is_device(name: str) -> bool:
-    """Return whether a part of `name` is the name of a Windows device, with or without extension.
+    """Return whether a component of the path `name` is reserved as the name of a Windows device.
 
-    The argument may hold several names, separated by line feeds.
+    An extension makes no difference. The argument may hold several paths, separated by line feeds.
 
     >>> is_device("aux"), is_device("train/NUL.bin"), is_device("auxiliary")
     (True, True, False)
@@ -415,8 +415,11 @@ def check_inputs_file(
     """Return whether the inputs are in a side file.
 
     The argument `name` is the name of the side file, or UNSET if there is none. Raise
-    `IntegrityError` if `files` has no such file or the file is an array, or if `inputs` in
-    config.json is not empty.
+    `IntegrityError` in these cases:
+
+    - The file `name` is not in `files`.
+    - The file `name` is an array.
+    - There is a side file, but `inputs`, the inputs in config.json, are not empty.
     """
     if name is msgspec.UNSET:
         return False

@@ -1,8 +1,9 @@
-"""The curriculum of a pair dataset: how often each steering variant is used, epoch by epoch.
+"""The curriculum of a pair dataset: how often samples have each kind of steering vector.
 
-Each sample holds a pair and a steering vector, which is made in one of four variants. The
-curriculum states the probability of each variant. Builds and loaders share one schema, which is
-validated on creation and stored in config.json under ``pairs.curriculum``.
+Each sample holds a pair and a vector, called its steering vector, which is made in one of four
+variants. The curriculum states the probability of each variant in each epoch. Builds and loaders
+share one schema, which is validated on creation and stored in config.json under
+``pairs.curriculum``.
 
 For a pair with the question q, the centroid c of its cluster, and the keywords K, the variants are:
 
@@ -56,8 +57,9 @@ class Curriculum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     With mode ``fixed``, every epoch has `probabilities`. With ``linear`` and ``cosine``, the
     probability of ``zero`` changes from `zero_start` in epoch 0 to `zero_end` in epoch `epochs`,
-    along a straight line or half a cosine wave, and then stays the same. The rest is divided among
-    the other three variants in proportion to their `probabilities`, or equally if these are all 0.
+    along a straight line or half a cosine wave, and then stays the same. The remaining probability
+    is divided among the other three variants in proportion to their `probabilities`, or equally if
+    these are all 0.
 
     >>> Curriculum(mode="linear", zero_start=0.5, zero_end=0.1, epochs=100).probabilities
     (0.25, 0.25, 0.25, 0.25)

@@ -126,7 +126,10 @@ def _shift(length: int) -> int:
 
 
 class TokenContent:
-    """Content id of a split of tokens, computed from parts that are added in the order of the data.
+    """Computation of the content id of a split of tokens.
+
+    A part is a list of numbers, such as all token ids. The numbers of a part may be added in
+    several calls, in order.
 
     >>> content = TokenContent("<u2")
     >>> content.add("tokens", 2, crc32(bytes([1, 0, 2, 0])))
@@ -142,7 +145,7 @@ class TokenContent:
         self._sums = {"tokens": (0, 0), "lengths": (0, 0)}
 
     def add(self, role: str, count: int, crc: int) -> None:
-        """Append `count` numbers to the part `role`. Their bytes have the CRC-32 `crc`."""
+        """Append `count` numbers, whose bytes have the CRC-32 `crc`, to the part `role`."""
         width = _WIDTHS[role] or int(self._types[role][2])
         before, total = self._sums.get(role, (0, 0))
         self._sums[role] = (before + count, crc32_combine(total, crc, count * width))
@@ -151,8 +154,8 @@ class TokenContent:
     def content_id(self) -> str:
         """The content id of the parts that were added.
 
-        If the split has no documents, only the roles tokens and lengths are included. So an empty
-        split has the same id with a shard (whose mask is empty) as without shards.
+        If the split has no documents, only the parts "tokens" and "lengths" are included, as for a
+        split without shards. So all empty splits have the same id.
         """
         documents = self._sums["lengths"][0]
         parts = [

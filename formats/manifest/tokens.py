@@ -1,4 +1,4 @@
-"""config.json of a dataset of tokens, as typed structs that are validated when it is opened.
+"""config.json of a dataset of tokens, as typed structs that are validated when a dataset is opened.
 
 Loading costs one read and one decode: a few milliseconds for 10,000 shards. All facts about a
 dataset come from the structs below, and none is guessed from its files.
@@ -68,13 +68,15 @@ __all__ = [
 
 
 class ShardEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
-    """Files of one shard, which has `documents` documents and `length` tokens.
+    """Names of the files of one shard, which has `documents` documents and `length` tokens.
 
-    Datasets of conversations have a `mask`. Datasets of preferences also have `scores` (float32
-    [documents]) and `groups` (uint64 [records + 1]). The file `groups` holds the index, within the
-    shard, of the first document of each record. Its last number is the number of documents. If
-    the split has no index file, the file `record_ids` holds the record id of each document (int64
-    [documents]).
+    - `mask`, in datasets of conversations, is the file with the loss mask.
+    - `scores`, in datasets of preferences, is the file with the scores (float32 [documents]).
+    - `groups`, in datasets of preferences, is the file that says which documents form a record
+      (uint64 [records + 1]). It holds the index in the shard of each record's first document, and
+      at the end the number of documents.
+    - `record_ids` is the file with the record id of each document (int64 [documents]). It exists
+      only if the split has no index file.
     """
 
     tokens: str
@@ -140,9 +142,10 @@ class SpecialToken(Entry, frozen=True, kw_only=True):
 
 
 class Probe(Entry, frozen=True, kw_only=True):
-    """A text and its token ids at the time of the build, without BOS and EOS.
+    """A short text and its token ids at the time of the build, without BOS and EOS.
 
-    Verification compares the ids with those that the installed libraries give.
+    The text is encoded again later to find out whether the installed libraries still give these
+    ids.
     """
 
     text: str
@@ -150,7 +153,10 @@ class Probe(Entry, frozen=True, kw_only=True):
 
 
 class TokenizerEntry(Entry, frozen=True, kw_only=True):
-    """Tokenizer of a dataset: file, engine, policy for BOS and EOS, and probes of its behaviour."""
+    """Tokenizer of a dataset: its file and engine, and whether BOS and EOS are added.
+
+    `probes` are short texts with their token ids, by which a changed tokenizer is detected.
+    """
 
     file: str
     sha256: str
@@ -170,12 +176,14 @@ class TokenizerEntry(Entry, frozen=True, kw_only=True):
 class ChatEntry(Entry, frozen=True, kw_only=True):
     """Settings with which conversations were tokenized.
 
-    `template` is the file with the chat template, byte for byte, and `template_origin` says where
-    the template came from. `masked_by` is "generation" (the mask comes from markers in the
-    template) or "prefixes" (it comes from rendering longer and longer prefixes). `form` is "chat",
-    "pairs" (chosen, then rejected), "labels" or "groups". `overlong_found` may hold two counts. The
-    key with the value of `overlong` has the number of documents over `max_tokens`. The key
-    "untrained_parts" has the number of parts left out because they have no tokens to train on.
+    - `template` is the file with the chat template, byte for byte, and `template_origin` says where
+      the template came from.
+    - `masked_by` is "generation" if the loss mask comes from markers in the template, or "prefixes"
+      if it comes from rendering longer and longer prefixes of the conversation.
+    - `form` is "chat", "pairs" (chosen, then rejected), "labels" or "groups".
+    - `overlong_found` holds up to two counts. The key equal to `overlong` has the number of
+      documents over `max_tokens`. The key "untrained_parts" has the number of parts that were left
+      out because they have no tokens to train on.
     """
 
     template: str
@@ -318,7 +326,7 @@ def _records(split: SplitEntry) -> int:
 def _check_references(manifest: Manifest) -> None:
     """Raise `IntegrityError` if a file is named twice.
 
-    A shard that is listed twice would be read as twice the data.
+    The data of a shard that is listed twice would be read twice.
     """
     splits = manifest.splits.values()
     uses = Counter([manifest.tokenizer.file, CRC_NAME])

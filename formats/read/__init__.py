@@ -1,1 +1,1 @@
-"""Reading of datasets with numpy: splits, documents and arrays, with or without maps."""
+"""Classes that read datasets with numpy: splits, documents and arrays, with or without maps."""

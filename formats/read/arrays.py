@@ -1,7 +1,7 @@
 """Datasets of named arrays, read with numpy alone.
 
-A split is a list of row numbers. Rows are read by number and returned as copies. One fancy index
-over all shards gathers the rows of a batch (see `mapped`).
+A split is a list of row numbers. Rows are read by number and returned as copies. One indexing
+operation of numpy gathers the rows of a batch from all shards (see `mapped`).
 """
 
 from __future__ import annotations
@@ -157,9 +157,9 @@ class ArraySplit:
         return self.entry.rows
 
     def rows(self, samples: Rows) -> Rows:
-        """Return the row of the dataset for each of `samples` [k], which are indices in the split.
+        """Return the row numbers (int64 [k]) of the samples at indices `samples` [k] of the split.
 
-        The result is int64 [k]. Raise `IndexError` for a sample outside 0 .. len - 1.
+        Raise `IndexError` for an index outside 0 .. len - 1.
         """
         if len(samples) == 0:
             return np.empty(0, np.int64)
@@ -177,7 +177,7 @@ class ArraySplit:
         return files.lazy_index(self.entry.index, self.entry.rows)
 
     def forget(self) -> None:
-        """Drop the map of the index."""
+        """Drop the map of the split's index file. The next call of `rows` opens the file again."""
         self._index = None
 
     def __reduce__(self) -> tuple[object, ...]:

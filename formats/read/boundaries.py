@@ -141,14 +141,15 @@ class Boundaries:
 
 
 def _each(shard: Counts | int, at: Any) -> Any:
-    """Return ``shard[at]``. If `shard` is an int (one shard for all entries), return `shard`."""
+    """Return ``shard[at]``, or `shard` itself if it is an int that stands for all entries."""
     return shard[at] if isinstance(shard, np.ndarray) else shard
 
 
 def _groups(shard: Counts | int) -> Iterator[tuple[int, Any]]:
-    """Yield each distinct number in `shard`, with an index that selects the entries equal to it.
+    """Yield (shard number, index) for each shard that occurs in `shard`.
 
-    An int `shard` stands for all entries.
+    The index selects the entries of `shard` that are equal to the shard number. If `shard` is an
+    int, the index is ``slice(None)``, which selects all entries.
     """
     if not isinstance(shard, np.ndarray):
         yield shard, slice(None)

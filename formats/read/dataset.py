@@ -44,7 +44,7 @@ def open_dataset(path: str | os.PathLike[str], *, io: ReadBy | None = None) -> D
 
     - ``"mmap"`` maps the files, which is fastest. If the disk cannot read a block, or a file is
       truncated while it is read, the process ends with SIGBUS. File sizes are checked at most every
-      10 ms. If this check finds a truncated file before it is read, it raises an error instead.
+      10 ms, and a check that finds a truncated file raises an error.
     - ``"pread"`` maps nothing, and takes about 2 microseconds more for each window. A block that
       the disk cannot read raises a `StorageError`, and a truncated file an `IntegrityError`. Use
       it for network file systems and FUSE, where maps are a hazard.
@@ -226,9 +226,9 @@ class Split:
     def gather(self, starts: npt.NDArray[np.int64], length: int) -> Ids:
         """Return the windows of `length` tokens at positions `starts`: [len(starts), length].
 
-        A window may run over the end of a shard. If files are mapped, this costs one memory copy
-        for any number of shards, otherwise 2 microseconds for each window. Raise `IndexError` for a
-        window outside the stream.
+        A window may run over the end of a shard. The call costs one memory copy for any number
+        of shards if files are mapped, otherwise 2 microseconds for each window. Raise
+        `IndexError` for a window outside the stream.
         """
         return self.stream.gather(starts, length)
 
@@ -243,7 +243,7 @@ class Split:
         return self.stream.gather_in_turn(starts, length, rows)
 
     def span(self, document: int) -> tuple[int, int]:
-        """Return the positions at which `document` starts and stops in the stream of the split.
+        """Return (start, stop): `document` has the tokens `start` to `stop` - 1 of the split.
 
         Raise `IndexError` if there is no such document, and `IntegrityError` for damaged offsets.
         """

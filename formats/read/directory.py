@@ -1,4 +1,4 @@
-"""Opening of a dataset directory, and the base class of open datasets of every kind.
+"""Functions that open a dataset directory, and the base class of open datasets of every kind.
 
 Opening reads config.json and compares the size of every file with it. No data is read.
 """

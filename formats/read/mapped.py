@@ -11,9 +11,10 @@ distances between files are also multiples of the row size, all rows of all file
 table that begins after the first header. The lines in gaps between files are never read. Gathering
 rows from a thousand files then costs as much as from one file: one addition and a copy.
 
-Addresses are limited, and the least common multiple of page and row size may be large: 3 GiB for a
-page of 2 MiB and a row of 6,148 bytes. If the table would need more than twice the addresses of the
-files, pages of the smallest size are used. If that is still too much, there is no table.
+In a table, the distances between files are multiples of both the page and the row size. The least
+such distance may be large: 3 GiB for a page of 2 MiB and a row of 6,148 bytes. If the table would
+need more than twice the addresses of the files, pages of the smallest size are used. If that is
+still too much, there is no table.
 
 If the disk cannot read a block, or a mapped file is truncated, the process ends with SIGBUS.
 `MappedFiles` therefore compares the file sizes from time to time. This does not help if the disk
@@ -298,7 +299,11 @@ class _Range:
                 "data": (self.address, True)}  # fmt: skip
 
     def leave(self) -> None:
-        """Ensure that the addresses are never released: the range may now contain other memory."""
+        """Keep the addresses forever, even when no array uses them.
+
+        The method is called after a failure that may have left a hole in the range, where other
+        memory may be mapped. Releasing the range would release that memory too.
+        """
         self._start = 0
 
     def __del__(self) -> None:
@@ -309,8 +314,9 @@ class _Range:
 def _probe(descriptor: int) -> None:
     """Raise `OSError` if the file cannot be mapped, like some files on FUSE and all in /sys.
 
-    The file is mapped twice elsewhere and unmapped again. Two maps are tested because mapping a
-    file in the middle of the reserved range turns one map into three.
+    The function makes two maps of the file outside the reserved range, and removes both. Two are
+    needed because mapping a file inside the range adds two maps: the range is one map, and becomes
+    three.
     """
     size, found = mmap.PAGESIZE, list[int]()
     try:
@@ -374,11 +380,12 @@ def _placed(sizes: Positions, unit: int) -> tuple[Positions, int]:
 
 
 def lines_of(places: Positions, first_rows: Positions, row: int) -> Positions | None:
-    """Return, for each file, the number to add to a row number to get the row's line in the table.
+    """Return for each file the shift from row numbers to lines of the table, or None.
 
-    The table is explained in the module's docstring, and its lines have `row` bytes. The rows of
-    file k begin at byte `places[k]` of the table, with row number `first_rows[k]`. Return None if
-    there is no table, because `row` is 0 or a value in `places` is not a multiple of `row`.
+    Row `r` of file k is line ``r + shift[k]`` of the table. The docstring of the module explains
+    the table. The rows of file k begin at byte `places[k]` of the table, with row number
+    `first_rows[k]`. A line has `row` bytes. There is no table, and the result is None, if `row` is
+    0 or a value in `places` is not a multiple of `row`.
     """
     if not row or (places % row).any():
         return None

@@ -50,9 +50,10 @@ class Files:
     ) -> NumberSource:
         """Return a `NumberSource` for the numbers in the files `names`.
 
-        The file `names[k]` ends with `counts[k]` numbers in whole rows of `width` numbers. A header
-        before them is compared with the manifest when the file is opened. The files are mapped if
-        `io` is ``"mmap"`` and there are enough addresses, otherwise read.
+        The file `names[k]` ends with `counts[k]` numbers of type `dtype`, in whole rows of
+        `width` numbers. If there are bytes before the numbers, they are a header, which is
+        compared with the manifest when the file is opened. The files are mapped if `io` is
+        ``"mmap"`` and there are enough addresses. Otherwise they are read with `preadv`.
         """
         files = self.read_from(names, dtype, counts, width)
         if self.io == "mmap":
@@ -63,10 +64,9 @@ class Files:
     def read_from(
         self, names: Sequence[str], dtype: str, counts: Sequence[int], width: int = 1
     ) -> PreadFiles:
-        """Return a `PreadFiles` for the numbers in the files `names`, which reads them with
-        `preadv`.
+        """Return a `PreadFiles` for the numbers in the files `names`. The files are never mapped.
 
-        The arguments are those of the method `source`. The files are never mapped.
+        The arguments are those of the method `source`.
         """
         sizes = [self.entries[name].bytes for name in names]
         numbers = np.array(counts, np.int64) * np.dtype(dtype).itemsize

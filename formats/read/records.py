@@ -28,7 +28,8 @@ Numbers = npt.NDArray[np.int64]
 class Groups:
     """Records of preferences in one split: the documents and the scores of each record.
 
-    Records are numbered in stored order. The function `array(name)` returns the array in a file.
+    Records are numbered in stored order. The function ``array(name)`` returns the array that is
+    stored in the file `name`.
     """
 
     def __init__(

@@ -49,10 +49,10 @@ class NumberSource(Protocol):
     dtype: np.dtype[Any]
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
-        """Return the `length` >= 1 numbers from each position in `local` on: [len(local), length].
+        """Return rows of `length` numbers that begin at positions `local`: [len(local), length].
 
-        The result is a new array. The argument `shards` holds the shard of each row, or is one
-        shard number for all rows.
+        The argument `shards` holds the shard of each row, or is one shard number for all rows. The
+        result is a new array, and `length` is at least 1.
         """
         ...
 
@@ -76,21 +76,21 @@ class NumberSource(Protocol):
         ...
 
     def fill(self, out: Numbers, shard: int, local: int) -> None:
-        """Fill `out` [n], n >= 1, with the numbers from position `local` of shard `shard` on."""
+        """Fill `out` [n], n >= 1, with n numbers of shard `shard`, from position `local` on."""
         ...
 
     def windows(self, length: int) -> Numbers | None:
-        """Return all windows of `length` numbers in the range of addresses that holds the files.
+        """Return an array whose elements are all windows of `length` consecutive numbers, or None.
 
-        Each window is one element of the result. The window that begins at number `i` of shard `k`
-        is element `first[k] + i` (see the attribute `first`). Return None if files must be opened
-        or checked first, or are not in one range.
+        A source that maps its files places them in one range of addresses. The window that
+        begins at number `i` of shard `k` is element ``first[k] + i`` of the array. Return None
+        if there is no such range, or if files must be opened or checked first.
         """
         ...
 
     @property
     def first(self) -> Positions:
-        """Start of each shard in the range of addresses, counted in numbers (see `windows`)."""
+        """Position of each shard's first number in the range of addresses (see `windows`)."""
         ...
 
     def check_sizes(self, shards: Positions | int) -> None:
@@ -193,19 +193,19 @@ class Stream:
     def take_rows(self, rows: Positions) -> Numbers:
         """Return the rows at the indices `rows` [k], k >= 1: an array [k, width].
 
-        The caller ensures that all rows exist. This costs a memory copy and some microseconds (3
-        more if there are several shards), which is less than `gather`.
+        All rows must exist, which is not checked. A call costs a memory copy and some microseconds,
+        which is less than a call of `gather`.
         """
         shards = self._row_cuts.shards_at(rows) if self._only is None else self._only
         self.source.check_sizes(shards)
         return self.source.take_rows(shards, rows)
 
     def _at_once(self, starts: Positions, length: int) -> Positions | None:
-        """Return the position of each window in the range of addresses.
+        """Return each window's position in the range of addresses that holds all shards, or None.
 
-        Return None if a window is outside the stream or runs over the end of a shard. The positions
-        are looked up in a table for `length`, which is made when two consecutive calls use the same
-        `length`. Also return None if there is no table yet.
+        The result is None if a window is outside the stream or runs over the end of a shard, or
+        if there is no table of positions for `length`. The table is made when two consecutive
+        calls have the same `length`.
         """
         known = self._known_places(length)
         return known.of(starts) if known is not None else None
@@ -391,19 +391,19 @@ class WindowPlaces:
         self._near: tuple[np.int64, Positions] | None = None  # computed for the first large batch
 
     def of(self, starts: Positions) -> Positions | None:
-        """Return the position of each window in the range, or None.
+        """Return the positions in the range of addresses of the windows that begin at `starts`.
 
-        The result is None unless every window lies in one shard. The array `starts` must not be
-        empty. Its values may be outside the stream.
+        Return None if a window does not lie in one shard. The array `starts` must not be empty. Its
+        values may be outside the stream.
         """
         at = self._at(starts)
         return at if unsigned_max(at) <= self._last else None
 
     def each(self, starts: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
-        """Return the position of each window in the range, and a bool array: True if it is valid.
+        """Return the position of each window in the range of addresses, and whether it is valid.
 
-        The position of a window is valid if the window lies in one shard. The values of `starts`
-        [k] may be outside the stream.
+        The results are an int64 and a bool array. A position is valid if the window lies in one
+        shard. The values of `starts` [k] may be outside the stream.
 
         >>> places = WindowPlaces(np.array([0, 10, 14]), np.array([100, 200]), length=4)
         >>> places.each(np.array([6, 7, 10]))[1].tolist()
@@ -424,10 +424,11 @@ class WindowPlaces:
         return at, inside
 
     def _make_near(self) -> tuple[np.int64, Positions]:
-        """Set `_near` and return it: a number of bits, and an array of shifts.
+        """Set `_near` and return it: a number of bits, and an array of shifts (int64).
 
-        A window at `start` in the stream is at ``start + array[start >> bits]`` in the range. An
-        entry is `_NOWHERE` if it stands for starts that need different shifts.
+        A window that begins at `start` in the stream is at ``start + shifts[start >> bits]`` in
+        the range of addresses. If the starts with the same ``start >> bits`` need different
+        shifts, their entry is `_NOWHERE`.
         """
         pieces = max(_PIECES, min(_MOST_PIECES, _PIECES_OF_EDGES * len(self._edges)))
         bits = max(0, (self._total - 1).bit_length() - pieces.bit_length() + 1)

@@ -1,9 +1,9 @@
 """Guard against a rebuild in a directory that is being read.
 
-A rebuild replaces a dataset in one step. If config.json is the same file before and after another
-file is opened, that file therefore belongs to the same build. `BuildGuard` checks this for every
-file that it opens, so files of two builds are never mixed. The check costs two calls of stat for
-each file. Maps and files that are already open stay valid.
+A rebuild replaces a dataset in one step. While config.json stays the same file, all other files
+belong to the same build. `BuildGuard` therefore compares config.json before and after it opens
+a file, so files of two builds are never mixed. This costs two calls of stat for each file. Maps
+and files that are already open stay valid.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def mark_of(directory: Path) -> Mark:
 
 
 class BuildGuard:
-    """Opener of files in a directory, which ensures that they all belong to the same build.
+    """Guard that opens files in a directory, and ensures that all of them belong to the same build.
 
     The build is the one in the directory when a file is first opened.
     """
@@ -53,9 +53,9 @@ class BuildGuard:
     def open(self, opener: Callable[[], Found]) -> Found:
         """Return the result of `opener`, a function that opens or reads files in the directory.
 
-        The files certainly belong to the build that this object guards. If the dataset is replaced
-        while `opener` runs, `opener` is called again. Raise `IntegrityError` if the directory now
-        holds a different build, or if the dataset is replaced again and again.
+        The files belong to the guarded build. If the dataset is replaced while `opener` runs,
+        `opener` is called again. Raise `IntegrityError` if the directory now holds a different
+        build, or if the dataset is replaced again and again.
         """
         for _ in range(_TRIES):
             mark = mark_of(self._directory)

@@ -186,10 +186,11 @@ def _check_scaled(run: Verification, manifest: ArrayManifest, name: str, scale: 
 
 
 def _check_known_positives(run: Verification, manifest: ArrayManifest) -> None:
-    """Check that no negative of a pair is a positive of the pair's question.
+    """Check that no negative of a pair is a known positive.
 
-    In converted datasets only the source of the pair itself counts as a positive. In other datasets
-    the pairs are sorted, and each negative costs a binary search.
+    A known positive is a source that is paired with the same question. In datasets converted
+    from another layout, only the source of the pair itself must not be a negative. In other
+    datasets the pairs are sorted, and each negative costs a binary search.
     """
     sizes = pair_sizes(manifest.arrays, manifest.rows)
     if not sizes.pairs or not sizes.negatives:
@@ -204,7 +205,11 @@ def _check_known_positives(run: Verification, manifest: ArrayManifest) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Negatives:
-    """Search for negatives that are known positives, one range of questions at a time."""
+    """Checker that finds negatives of pairs that are known positives of the pairs' questions.
+
+    Both are row numbers in the table of sources. A known positive of a question is a source that is
+    paired with the question.
+    """
 
     run: Verification
     sizes: PairSizes
@@ -218,7 +223,7 @@ class _Negatives:
                 return
 
     def check_own(self) -> None:
-        """Add a finding about the first negative that is the source of its own pair, if any."""
+        """Add a finding about the first pair whose own source is one of its negatives, if any."""
         for start, stop in _blocks(self.run, self.sizes.pairs, 8 * self.sizes.negatives):
             pairs, chosen = self.index.read(start, stop), self.negatives.read(start, stop)
             hits = np.flatnonzero(chosen == pairs[:, 1:])
@@ -228,10 +233,10 @@ class _Negatives:
                 return
 
     def _ranges(self) -> Iterator[tuple[int, int]]:
-        """Yield (first, stop) for ranges of questions with at most `_IN_MEMORY` pairs each.
+        """Yield ranges of questions as (first, stop), each with at most `_IN_MEMORY` pairs.
 
-        The questions are divided into bins of equal width, and a range consists of whole bins. So a
-        range has more pairs only if one of its bins has more.
+        The questions are divided into bins of equal width, and a range consists of whole bins.
+        Only if a single bin has more pairs than that, a range has more.
         """
         if self.sizes.pairs <= _IN_MEMORY:
             yield 0, self.sizes.questions
@@ -250,9 +255,10 @@ class _Negatives:
         yield low, self.sizes.questions
 
     def _known_pairs(self, low: int, high: int) -> Ids:
-        """Return sorted keys (int64) for the pairs of the questions from `low` to `high` - 1.
+        """Return the pairs of the questions from `low` to `high` - 1 as sorted int64 keys.
 
-        The key of a pair is its question times the number of sources, plus its source.
+        The key of a pair is ``question * sources + source``, where `sources` is the number of
+        sources.
         """
         found = []
         for start, stop in _blocks(self.run, self.sizes.pairs, _PAIR):
@@ -264,10 +270,11 @@ class _Negatives:
         return known
 
     def _search(self, low: int, high: int, known: Ids) -> bool:
-        """Return whether a negative of the questions from `low` to `high` - 1 is a known positive.
+        """Return whether a negative of the questions from `low` to `high` - 1 is wrong.
 
-        The array `known` holds the keys of the pairs of these questions (see `_known_pairs`). If
-        there is such a negative, a finding about the first one is added.
+        A negative is wrong if it is a known positive of its question. The array `known` holds
+        the keys of all pairs of these questions (see `_known_pairs`). A finding is added about
+        the first wrong negative.
         """
         count = self.sizes.negatives
         for start, stop in _blocks(self.run, self.sizes.pairs, 8 * count):
@@ -299,7 +306,7 @@ def _open_rows(run: Verification, manifest: ArrayManifest, *names: str) -> list[
 
 
 def _blocks(run: Verification, rows: int, width: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of consecutive blocks of rows of `width` bytes.
+    """Yield (start, stop) row numbers that divide `rows` rows, each of `width` bytes, into blocks.
 
     A block has at most a MiB, or a single row if a row is larger. Raise `VerificationStopped` after
     an interruption.
@@ -311,7 +318,10 @@ def _blocks(run: Verification, rows: int, width: int) -> Iterator[tuple[int, int
 
 
 def _finding_at(array: NamedArray, row: int, at: int, code: str, problem: str) -> Finding:
-    """Return a finding about the number at index `at` of row `row`, with its shard and bytes."""
+    """Return a finding about the number at index `at` of row `row`.
+
+    The finding names the file of the shard and the range of bytes that hold the number.
+    """
     entry, item, base = array.entry, array.dtype.itemsize, array.stream.base
     number = row * prod(entry.row) + at
     shard = int(np.searchsorted(base, number, "right")) - 1

@@ -49,7 +49,7 @@ def check_groups(run: Verification, shard: ShardEntry, form: str) -> None:
 
 
 class _RecordOffsets(OffsetCursor):
-    """Cursor over the group file of a shard: the index of the first document of each record."""
+    """Cursor over the group file of a shard, with the index of each record's first document."""
 
     def __init__(self, reader: Reader, run: Verification, shard: ShardEntry, form: str) -> None:
         self._pending = np.empty(0, np.int64)
@@ -62,13 +62,14 @@ class _RecordOffsets(OffsetCursor):
         super().__init__(run, reader, rule, shard.records or 0)
 
     def take(self, offsets: Numbers, sizes: Numbers) -> None:
-        """Add the index of the first document of each record to the queue that `until` reads."""
+        """Keep the index of the first document of each record, for `until` to return."""
         self._pending = np.concatenate([self._pending, offsets[:-1]])
 
     def until(self, stop: int) -> Numbers:
-        """Return the queued indices below `stop`, and remove them from the queue.
+        """Return the index of each record's first document, for indices below `stop`.
 
-        Before that, read offsets of the file until they reach `stop` or the file ends.
+        An index is returned only once. The file is read until an index reaches `stop`, or to
+        its end.
         """
         while (not len(self._pending) or self._pending[-1] < stop) and self.advance():
             pass
@@ -83,7 +84,8 @@ def _check_scores(
     """Raise `Refused` about the first score that `form` does not allow.
 
     In the form ``groups``, also raise `Refused` if only some documents of a record have a score.
-    The cursor `starts` says where records begin. If it is None, this is not checked.
+    This second check needs to know where records begin, so it is skipped if the cursor `starts` is
+    None.
     """
     header = reader.expect_array("<f4", (shard.documents,))
     given = np.zeros(0, np.bool_)  # True if the document before the chunk has a score

@@ -29,17 +29,16 @@ _WORD = 4  # bytes of a CRC-32
 class BlockSum:
     """Fast check of a file of `size` bytes against a table with the CRC-32 of each MiB.
 
-    CRC-32 (started at 0) is linear: the CRC of the XOR of some blocks is the XOR of their CRCs, and
-    the CRC of a block followed by `4 * n` zeros is the CRC of the block times x**(32 * n). So all
-    whole blocks are combined by XOR, each shifted 4 bytes further than the block before it. The CRC
-    of the result equals the CRC of the table itself:
+    CRC-32 (started at 0) is linear. Therefore the CRC-32 of the whole table can be computed from a
+    sum (XOR) of all whole MiB blocks, in which each block is shifted by 4 bytes more than the block
+    before it:
 
         crc(XOR of block[i] << 4 * i)  ==  crc(table[0], table[1], ...)
 
-    A single wrong entry is always detected, and so are two swapped entries. Several wrong entries
-    that cancel out are as improbable as damage that a CRC-32 misses. The bytes after the last whole
-    block are checked by their own CRC-32. The memory is one MiB, and 4 bytes for each MiB of the
-    file.
+    So one CRC-32 checks all blocks. A single wrong entry of the table is always detected, and so
+    are two swapped entries. That several wrong entries cancel out is as improbable as damage that
+    a CRC-32 misses. The bytes after the last whole block are checked by their own CRC-32. The
+    memory is one MiB, and 4 bytes for each MiB of the file.
 
     >>> whole = BlockSum(3)
     >>> whole.update(b"abc")
@@ -84,13 +83,13 @@ def _crc(data: npt.NDArray[np.uint8] | Crcs) -> int:
 def _crc_of_zeros() -> int:
     """Return the CRC-32 of a MiB of zeros.
 
-    This is what the initial and final inversion add to the CRC-32 of every whole block.
+    For a whole block, ``zlib.crc32(block)`` XOR this number is the linear CRC-32 (see `_crc`).
     """
     return zlib.crc32(bytes(BLOCK_BYTES))
 
 
 class Hashes:
-    """SHA-256 and block checksums of a file, which are compared with the expected values.
+    """Hasher that compares the SHA-256 and the block checksums of a file with the expected values.
 
     `entry` is the entry of the file in the manifest, which holds the expected SHA-256. `table` is
     the expected CRC-32 of each MiB of the file, or None if these checksums are unknown.

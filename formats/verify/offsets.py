@@ -2,7 +2,7 @@
 
 The parts may be documents (made of tokens), records of preferences (made of documents), or pairs
 (made of keywords). Offsets begin at 0, never decrease, and end at the number of items. Part `i` has
-the items from ``offsets[i]`` to ``offsets[i + 1]``. The number of items in a part may have limits.
+the items ``offsets[i]`` to ``offsets[i + 1] - 1``. The number of items in a part may have limits.
 """
 
 from __future__ import annotations
@@ -48,11 +48,14 @@ def checked_offsets(
 ) -> Iterator[Offsets]:  # fmt: skip
     """Yield the offsets in a .npy file in chunks, checked against `rule`.
 
-    The file must hold `rows` offsets. Each chunk but the first begins with the last offset of the
-    chunk before it. A list of offsets may be divided among several files. Then `first` is the index
-    in the list of the file's first offset, `before` is the last offset of the previous file, and
-    `ends` is true for the last file, whose last offset must be the number of items. Raise `Refused`
-    about the first wrong offset.
+    The file must hold `rows` offsets. Each chunk begins with the last offset before it, except at
+    the start of the list. Raise `Refused` about the first wrong offset.
+
+    If a list of offsets is divided among several files, these arguments describe the file:
+
+    - `first` is the index in the list of the file's first offset.
+    - `before` is the last offset of the previous file.
+    - `ends` is true for the last file, whose last offset must be `rule.total`.
     """
     header = reader.expect_array(dtype, (rows,))
     at, last = first, np.array([before] if first else [], np.int64)
@@ -85,8 +88,9 @@ def checked_offsets(
 class OffsetCursor:
     """Cursor over the offsets of a shard, which checks them while another file is read.
 
-    For the content id, it computes the CRC-32 of the sizes of the parts, not of the offsets. At the
-    first wrong offset it adds a finding and sets the attribute `sound` to False.
+    At the first wrong offset, a finding is added and the attribute `sound` becomes False. The
+    cursor also computes the CRC-32 that enters the content id. This is the CRC-32 of the sizes of
+    the parts, not of the offsets.
     """
 
     def __init__(self, run: Verification, reader: Reader, rule: OffsetRule, parts: int) -> None:

@@ -2,8 +2,8 @@
 
 Every check of content gets its data from a `Reader`. At the level full, the reader also hashes the
 data, so an intact file is read only once. Files are read and not memory-mapped, so that a read
-error or a file that shrinks raises an exception. Links, directories and pipes are refused; links
-are not followed, and pipes are not waited for. A reader uses two MiB of memory.
+error or a file that shrinks raises an exception. Links, directories and pipes are refused, and
+opening a pipe does not block. A reader uses two MiB of memory.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Verification:
         self._crc_usable = self.hashing and self.sound(CRC_NAME)
 
     def has_contents(self, names: Iterable[str]) -> bool:
-        """Return whether the files `names` have no findings and known CRC-32s of their content."""
+        """Return whether all files `names` have no findings and known CRC-32s of their data."""
         return all(name in self.content_crcs and self.sound(name) for name in names)
 
     def check_content(self, split: str, stored: str, found: str) -> None:
@@ -297,13 +297,13 @@ class Reader:
         self, dtype: str, shape: tuple[int, ...], rules: Sequence[Rule], what: str = "row",
         first: int = 0,
     ) -> Iterator[npt.NDArray[Any]]:  # fmt: skip
-        """Yield the rows of a .npy file in blocks [k, width], checked by `rules`.
+        """Check the rows of a .npy file against `rules`, and yield the rows in blocks [k, width].
 
         Raise `Refused` if the file does not have the type `dtype` and this `shape`.
 
-        Add a finding about the first number that breaks a rule. This rule is then dropped, and the
-        remaining rules are not applied to this block, so that one number has one finding. When no
-        rule is left, the generator ends without yielding the block. The argument `what` is the word
+        Add a finding about the first number that breaks a rule. That rule is not checked again,
+        and no further rule is checked in the same block, so that a number has only one finding.
+        When all rules are broken, no more blocks are yielded. The argument `what` is the word
         for a row in findings, and `first` is the number of the first row of the file.
         """
         self.expect_array(dtype, shape)
@@ -387,11 +387,11 @@ def _expect_sequential(descriptor: int) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerifyPlan:
-    """Checks of one dataset, made from its manifest.
+    """The checks of one dataset, made from its manifest.
 
-    The folders in `folders` may exist without files. `counts` are the totals for the report. `read`
-    are the names of the files whose content has rules. The function `check(run, tasks)` checks
-    these files, and runs the further `tasks` at the same time.
+    `folders` are folders that may exist without files, `counts` are the totals for the report, and
+    `read` are the names of the files whose content is checked, not only hashed. The function
+    ``check(run, tasks)`` checks these files, and runs the further `tasks` at the same time.
     """
 
     kind: str

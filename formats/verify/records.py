@@ -87,8 +87,8 @@ def check_records(run: Verification, manifest: Manifest) -> None:
 def check_row_splits(run: Verification, manifest: ArrayManifest) -> None:
     """Check index files and rejects.jsonl of a dataset of arrays.
 
-    The manifest is valid only if the splits together have as many rows as the arrays. So if no row
-    is in two splits, no row is missing, and only the former is checked.
+    The check finds rows that are in two splits. It need not look for rows in no split: a valid
+    manifest has as many rows in all splits together as in the arrays.
     """
     indexes = [
         _SplitNumbers(
@@ -112,12 +112,14 @@ def check_row_splits(run: Verification, manifest: ArrayManifest) -> None:
 def _bits(
     run: Verification, indexes: Sequence[_SplitNumbers], count: int, removed: int = 0
 ) -> Bits | None:
-    """Return an empty `Bits` for the record ids (or row numbers) below `count`, or None.
+    """Return an empty `Bits` for the record ids or row numbers from 0 to `count` - 1, or None.
 
-    The argument `removed` is the number of records that are in no file. Return None if the
-    undamaged files are too small to hold the ids of all other records. If records were removed,
-    also return None, and add a note, if the bits would take more than 128 KiB and more memory than
-    the ids in these files.
+    The argument `removed` is the number of records that were removed and are in no file. The check
+    for lost records is skipped, and the result is None, in two cases:
+
+    - The undamaged files are too small to hold the ids of all records that were not removed.
+    - Records were removed, and the bits would take more than 128 KiB and more memory than the ids
+      in these files. A note about this is added to the report.
     """
     names = {name for name in _files(indexes) if run.sound(name)}
     backed = sum(run.files[name].bytes // 8 for name in names)
@@ -147,8 +149,8 @@ def _check_indexes(
 ) -> Bits | None:
     """Check all index files and add their numbers to `bits`.
 
-    Return `bits`. After a damaged file, the numbers of later files are not added, and None is
-    returned.
+    After a damaged file, the numbers of later files are not added. Return None if damage was found
+    before the last file was read, otherwise `bits`.
     """
     for index in indexes:
         numbers = _NumberCheck(index)
@@ -262,8 +264,8 @@ class Bits:
     def add(self, ids: Ids) -> int | None:
         """Add the increasing integers `ids` and return None.
 
-        If some of them are in the set already, add nothing, and return the position in `ids` of the
-        first integer that is in the set.
+        If some of them are in the set already, add nothing. Return the index in `ids` of the first
+        one that is.
         """
         if not len(ids):
             return None
@@ -368,7 +370,7 @@ def _bad_line(reader: Reader, number: int, start: int, line: bytes, problem: str
 
 
 def _lines(reader: Reader) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset of its first byte, bytes without the line feed) for each line of the file.
+    """Yield each line of the file as a pair (byte offset, bytes without the line feed).
 
     Raise `Refused` if a line is too long or the last line does not end with a line feed.
     """

@@ -28,7 +28,7 @@ class Finding:
 
     `start` and `stop` are the range of bytes in `file`, `block` is the index of the first damaged
     MiB, and `row` is the row of the array or split. Each of the four is None if it is unknown or
-    does not apply. `exit_code` is the exit code of a command whose only finding this is.
+    does not apply. `exit_code` is the exit code of a command that has no other finding.
 
     >>> print(Finding(code="E_HASH", file="crc32.npy", problem="is damaged"))
     error[E_HASH] crc32.npy: is damaged. Restore this file, or build again with --overwrite.

@@ -145,7 +145,7 @@ def positive() -> Rule:
 
 
 def distinct() -> Rule:
-    """Return the rule that no number repeats in a row."""
+    """Return the rule that all numbers of a row are different."""
 
     def find(block: Array) -> Violation:
         rows = np.sort(block, axis=1)
@@ -197,7 +197,8 @@ def _not_unit(lengths: Array, slack: Array, width: int) -> Violation:
 def from_inputs(ends: npt.NDArray[np.uint64]) -> Rule:
     """Return the rule for rows of provenance: (number of an input, position in the input).
 
-    A row (i, p) is valid if ``i < len(ends)`` and ``p < ends[i]``.
+    The array `ends` holds for each input the first position past its end. A row (i, p) is valid if
+    ``i < len(ends)`` and ``p < ends[i]``.
     """
 
     def find(block: Array) -> Violation:
@@ -250,7 +251,10 @@ def is_converted(manifest: ArrayManifest) -> bool:
 
 
 def pair_rules(manifest: ArrayManifest) -> Mapping[str, Sequence[Rule]]:
-    """Return the rules for the arrays of a pair dataset that are not vectors, by name of array."""
+    """Return the rules for the arrays of a pair dataset, by name of array.
+
+    Arrays of vectors are not included.
+    """
     sizes = pair_sizes(manifest.arrays, manifest.rows)
     ids = inside([sizes.sources], ["source_embs"])
     return {

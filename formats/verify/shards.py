@@ -76,8 +76,8 @@ def positions_of(inputs: Sequence[InputEntry]) -> npt.NDArray[np.uint64]:
 def _end(entry: InputEntry) -> int:
     """Return the first position after the end of an input, in bytes or rows as `entry.unit` says.
 
-    For a compressed input counted in bytes, return the largest possible position. Raise
-    `IncompatibleError` for an unknown unit.
+    If the decompressed size of the input is needed, but unknown, return the largest possible
+    position. Raise `IncompatibleError` for an unknown unit.
     """
     check_known(entry.unit, UNITS, "inputs.unit")
     if entry.unit == "row":
@@ -130,7 +130,7 @@ class _DocumentOffsets(OffsetCursor):
         super().__init__(run, reader, rule, shard.documents)
 
     def take(self, offsets: Offsets, sizes: Offsets) -> None:
-        """Count documents without text. Queue the positions of BOS and EOS for `until`."""
+        """Count documents without text, and keep the positions of BOS and EOS for `until`."""
         full = sizes > 0
         self.zero_tokens += int(np.count_nonzero(sizes <= self._rules.frame))
         if self._rules.bos is not None:
@@ -139,9 +139,9 @@ class _DocumentOffsets(OffsetCursor):
             self._pending["EOS"] = offsets[1:][full] - 1
 
     def until(self, stop: int) -> Iterator[tuple[str, Array]]:
-        """Yield ("BOS" or "EOS", positions) for the queued positions below `stop`.
+        """Yield ("BOS" or "EOS", positions): the positions below `stop` that must hold this token.
 
-        Each position is yielded once. More offsets are read until they reach `stop`.
+        Each position is yielded only once. Offsets are read until they reach `stop`.
         """
         while True:
             for kind, positions in self._pending.items():
@@ -155,10 +155,11 @@ class _DocumentOffsets(OffsetCursor):
 def _check_tokens(
     reader: Reader, rules: TokenRules, offsets: _DocumentOffsets | None, run: Verification
 ) -> list[Finding]:
-    """Check that all ids are in the vocabulary, and that BOS and EOS are where they must be.
+    """Check that all token ids are in the vocabulary, and that BOS and EOS are where they must be.
 
-    Add a finding about the first id that is too large. Return the findings about the first wrong
-    BOS and the first wrong EOS. The caller must ignore them if the offsets turn out to be damaged.
+    A finding about the first id that is too large is added to the report. The findings about the
+    first wrong BOS and the first wrong EOS are returned. If the offsets of the documents turn out
+    to be damaged, the caller must ignore the returned findings.
     """
     width, first = np.dtype(rules.dtype).itemsize, 0
     found: dict[str, Finding] = {}

@@ -78,7 +78,8 @@ def _check(manifest: Manifest, run: Verification, others: Sequence[Task]) -> Non
 def _served(shard: ShardEntry) -> dict[str, tuple[str, int]]:
     """Return the files of `shard` that the content id covers.
 
-    The dict maps the name of a file to its role and the number of its items.
+    The dict maps the name of a file to the role of its items in the content id, such as "tokens" or
+    "lengths", and to the number of its items.
     """
     files = {
         shard.tokens: ("tokens", shard.length),
@@ -103,8 +104,8 @@ def _check_count(
 ) -> None:
     """Add a finding if `stated` (the value of `field` in config.json) is not the sum of `counts`.
 
-    Nothing is compared if one of the counts is None. The text `where` names the source of the
-    counts.
+    Nothing is compared if one of the counts is None. In the finding, the word `where` names the
+    files that were counted, such as "masks".
     """
     known = [count for count in counts if count is not None]
     if len(known) == len(counts) and sum(known) != stated:
@@ -171,7 +172,10 @@ _TOKENIZER = msgspec.json.Decoder(_Tokenizer)
 
 
 def _vocab_size(data: bytes) -> int:
-    """Return the vocabulary size: the largest id of the model or the added tokens, plus one."""
+    """Return the vocabulary size: the largest id of a token or added token, plus one.
+
+    The argument `data` holds the bytes of tokenizer.json.
+    """
     tokenizer = _TOKENIZER.decode(data)
     vocab = bytes(tokenizer.model.vocab)
     if vocab.lstrip()[:1] == b"[":  # Unigram: pieces with scores, in the order of their ids

@@ -9,9 +9,9 @@
 The level stat reads only config.json. The other levels read each file once, several files at a
 time. The memory is two MiB for each file being read, and one bit for each record. Damaged files are
 read once more to locate the damage, and arrays once more to compare them with one another. All
-findings are collected, and only an unusable config.json raises. Neither torch nor a tokenizer is
-imported, and no file is memory-mapped. Hashes detect accidents. For protection against an attacker,
-give the digest of config.json as `expect`.
+findings are collected. Only an unusable config.json raises an error. Neither torch nor a tokenizer
+is imported, and no file is memory-mapped. Hashes detect accidents. For protection against an
+attacker, give the digest of config.json as `expect`.
 """
 
 from __future__ import annotations

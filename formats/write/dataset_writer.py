@@ -68,10 +68,10 @@ class InputFields(NamedTuple):
 
 
 class HashedFile(NamedTuple):
-    """An existing .npy file in the layout of a shard.
+    """An existing .npy file that can become a shard without changes.
 
-    The file has `rows` rows, and `hashed` is its `FileHash`. The function `sync(path)` forces the
-    file to stable storage.
+    The file at `path` has `rows` rows, and `hashed` is its `FileHash`. The function `sync(path)`
+    forces a file to stable storage.
     """
 
     path: Path
@@ -269,9 +269,9 @@ class ArrayWriter(DatasetWriter):
     ) -> None:
         """Write the array `name` from consecutive parts.
 
-        A part is either a `HashedFile` or a pair (number of rows, blocks of these rows). A
-        `HashedFile` is linked and becomes a shard by itself. The other arguments and the errors are
-        as in the method `array`.
+        A part is a pair (number of rows, blocks of these rows), or a `HashedFile`. The file of a
+        `HashedFile` becomes a shard by a hard link, without being read. The other arguments and the
+        errors are as in the method `array`.
         """
         self.folder(name)
         self._numbers[name] = 0
