@@ -5,8 +5,8 @@ iterated over repeatedly, or a function that returns a new iterator each time. I
 same rows each time, in every rank and worker. If it has a method `set_epoch`, the method is called
 first.
 
-Many streams yield only a part of their rows in a worker process. This module hides from a stream
-that it runs in a worker process, so it yields all rows, and the module divides them among the
+Many streams yield only a part of their rows if they notice that they run in a worker process. This
+module prevents that, so that a stream always yields all rows. The rows are then divided among the
 workers. If the stream uses the global random generators of Python, NumPy or torch, the generators
 are seeded by (seed, epoch): see runtime/external/randomness.py.
 """
@@ -104,13 +104,13 @@ def part_of_rows(
 ) -> Iterator[NumberedRow]:
     """Return an iterator of (number, row) for reader `part` of `parts` readers of the stream.
 
-    Together, the readers return every row once. A reader reads the whole stream and returns the
+    Together, the readers return every row once. Each reader reads the whole stream and returns the
     rows whose number `n` satisfies ``n % parts == part``.
 
-    If `by_shards` is True, a reader reads only its shards, which the method
-    `shard(num_shards=, index=)` of Hugging Face streams selects, and numbers only their rows. If
-    there are fewer shards than readers, several readers divide the rows of a shard. Raise
-    `UsageError` if the stream has no shards.
+    If `by_shards` is True, each reader reads only its own shards, and row numbers count only the
+    rows of these shards. They are selected by the method `shard(num_shards=, index=)`, which
+    Hugging Face streams have. If there are fewer shards than readers, several readers divide the
+    rows of a shard. Raise `UsageError` if the stream has no shards.
 
     The keyword arguments `drawing` are `seed` and `draws` of `all_rows`.
 

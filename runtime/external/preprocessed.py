@@ -33,8 +33,9 @@ def create_preprocessed_dataset(
     """Return a `PreprocessedDataset` for map-style data, or a `StreamingPreprocessedDataset`.
 
     A Hugging Face `Dataset`, a torch dataset and a list are map-style. An `IterableDataset` of
-    these libraries and a function that returns a new iterator each time are streams. If `streaming`
-    is True, map-style data also becomes a stream. If it is False, a stream raises `UsageError`.
+    Hugging Face or torch, and a function that returns a new iterator each time, are streams. If
+    `streaming` is True, map-style data also becomes a stream. If `streaming` is False, a stream
+    raises `UsageError`.
 
     The keyword arguments `options` belong to the class that is returned. An option of the other
     class is ignored if its value is false, and raises `UsageError` otherwise.

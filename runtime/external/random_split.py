@@ -59,7 +59,7 @@ class Part:
 
 
 def split_by_fraction(dataset: MapStyle, fraction: float, seed: int) -> tuple[Part, Part]:
-    """Return two parts of the dataset, of which the second contains `fraction` of the samples.
+    """Return two random parts of the dataset; the second part has `fraction` of the samples.
 
     The size of the second part is rounded. It is at least 1, or 0 if `fraction` is 0. Raise
     `UsageError` for a fraction outside 0 <= fraction < 1, and `InputError` if there are too few

@@ -4,7 +4,8 @@ A dataset with random crops uses the global generators of Python, NumPy and torc
 once per worker process, so the random numbers depend on the number of workers, and on which worker
 makes which batch. `SeededDraws` seeds the generators for every sample instead. The random numbers
 then differ between epochs. Within an epoch, they do not depend on ranks, workers or batch size, and
-do not change after a resume. Afterwards the state of the generators is restored for the trainer.
+do not change after a resume. Outside of worker processes, the generators get their previous state
+back after each batch, so that the random numbers of the trainer do not change.
 
 This costs 10 us per sample, and in the calling process 20 us per batch. Without workers it also
 prevents a thread from making batches ahead of time, because the trainer uses the same generators.

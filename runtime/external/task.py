@@ -1,8 +1,8 @@
 """`TaskSpec`: a description of a training task and its data, in JSON values.
 
-It names the fields of a sample and their kinds, and what is predicted from them. Data modules
-choose a collate function by it. The methods `to_dict` and `from_dict` write it to a config file and
-read it back unchanged.
+A `TaskSpec` names the fields of a sample and their kinds, and what is predicted from them. From the
+description, data modules choose a collate function. The method `to_dict` returns a dict for a
+config file, and `from_dict` makes an equal `TaskSpec` from the dict.
 """
 
 from __future__ import annotations

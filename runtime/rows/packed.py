@@ -1,4 +1,4 @@
-"""Packed rows: several documents in a row, as int64 tensors of one shape.
+"""Packed rows: int64 tensors of one length, each with the tokens of several documents.
 
 The rows follow a plan (runtime/rows/packing.py), which is made once from the lengths of the
 documents and stored in a cache (runtime/rows/plan_cache.py). Opening a stored plan reads a
@@ -7,7 +7,7 @@ ids, and one conversion to int64. Labels never cross from one document to the ne
 the tensors for variable-length attention come from the same plan.
 
 Use windows (runtime/rows/windows.py) if rows must contain every token and no padding. Use documents
-(runtime/rows/documents.py) if a row must contain one document.
+(runtime/rows/documents.py) if each row must contain exactly one document.
 """
 
 from __future__ import annotations

@@ -285,9 +285,9 @@ def _divide(pieces: Ints, first: int, chunk: int) -> Iterator[Ints]:
 
 
 def _in_order(row: Ints) -> tuple[Ints, int]:
-    """Return (rows, count): `row` with its numbers replaced by 0, 1, ..., and how many there are.
+    """Return `row` renumbered 0, 1, ... in order of first occurrence, and the number of rows.
 
-    Numbers are replaced in the order of their first occurrence.
+    For example, rows 7, 3, 7 become 0, 1, 0, and the number of rows is 2.
     """
     _, first = np.unique(row, return_index=True)
     number = np.empty(len(first), np.int64)
@@ -346,9 +346,10 @@ def _first_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
 
 
 def _best_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
-    """Yield rows and numbers of pieces in the form of `_first_fit`, but chosen by best fit.
+    """Yield, for each of `sizes`, the rows that get pieces of this size, by best fit.
 
-    Open rows are kept sorted by (free space, row number), as one integer for each row.
+    For the arguments and the items see `_first_fit`. Open rows are kept sorted by (free space, row
+    number), as one integer for each row.
     """
     keys, opened = _none(), 0
     for size, count in zip(sizes, counts, strict=True):
