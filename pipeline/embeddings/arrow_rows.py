@@ -52,7 +52,8 @@ def table_fields(source: Source, config: str | None, split: str | None) -> dict[
     """Return the types of the fields of `source`, by name.
 
     `config` and `split` select part of a Hugging Face dataset. If the schema does not fix the
-    length of a list, the width is the length of the first list that is not empty.
+    length of the lists in a field, the width of the field is the length of its first list that is
+    not empty.
     """
     with open_table(source, config, split) as table:
         with table.decoding():

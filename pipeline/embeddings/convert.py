@@ -2,9 +2,9 @@
 
 A row with a problem in any column is left out of all arrays. A vector is refused if it contains NaN
 or infinity or only zeros, or if it overflows the stored type or becomes all zeros in it. So every
-stored vector has a finite length above zero. The result of a row does not depend on other rows. The
-checks make two or three passes over rows that stay in the CPU caches, at 1 to 3 GB/s (float16: 0.8
-GB/s).
+stored vector has a finite length above zero. The result for a row does not depend on other rows.
+The checks make two or three passes over rows that stay in the CPU caches, at 1 to 3 GB/s (float16:
+0.8 GB/s).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def stored_arrays(plan: EmbeddingPayload) -> dict[str, Stored]:
 
 
 class Converter:
-    """Converter of the rows of one unit to the stored types, which checks them first.
+    """Converter that checks the rows of one unit and turns them into the stored types.
 
     The attribute `labels` has a dict for each label column, by name. The dict maps each text that
     has occurred to its number. The function `lap` is called at the end of each stage with the name

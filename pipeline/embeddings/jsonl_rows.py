@@ -92,10 +92,11 @@ class JsonlRows:
         )
 
     def _by_line(self, block: Block, line: int) -> InputRows:
-        """Return the rows of `block`, parsed line by line, as it may have blank or invalid lines.
+        """Return the rows of `block`, parsed line by line. The block may have invalid lines.
 
-        `line` is the number of the first line, counted from the start of the span. A blank line has
-        no row. An invalid line has a row with a problem and without values.
+        `line` is the number of the block's first line, counted from the start of the part of the
+        file that is read. A blank line has no row. An invalid line has a row with a problem and
+        without values.
         """
         rows: list[Any] = []
         problems: dict[int, Problem] = {}

@@ -1,7 +1,7 @@
 """Plan of a build of embeddings: the columns to read, and the units into which the inputs are cut.
 
 As in a build of tokens (see pipeline/plan/plan.py), the units do not depend on the number of
-processes. Any process can process a unit if it has the plan and the number of the unit.
+processes. To process a unit, a process needs only the plan and the number of the unit.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ _ARGUMENT = {"text": "--text-field", "key": "--split-key"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingSurvey(Survey):
-    """Inputs of a build of embeddings, their units, and the columns to read."""
+    """Inputs of a build of embeddings, divided into units, and the columns to read."""
 
     columns: tuple[Column, ...]
     """A column of texts has width 0 until the encoder is loaded."""

@@ -46,9 +46,10 @@ to decide the split)."""
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """Column to read: the array `name` is made from the field `field`, and `kind` is its kind.
+    """Column to read: the array `name` is made from the field `field` of the input.
 
-    `width` is the number of components of a vector, and 0 if the column does not contain vectors.
+    `kind` is the kind of the column. `width` is the number of components of a vector, and 0 if the
+    column does not contain vectors.
     """
 
     name: str

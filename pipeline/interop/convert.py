@@ -214,7 +214,7 @@ def _check(
 
 @contextlib.contextmanager
 def _staging(out: Path) -> Iterator[Path]:
-    """Yield a new hidden directory beside `out`, and remove it at the end of the block.
+    """Yield a new hidden directory beside `out`, and remove it at the end of the ``with`` block.
 
     Raise `StorageError` if the parent directory of `out` does not exist.
     """

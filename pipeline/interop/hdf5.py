@@ -105,7 +105,7 @@ def _import_h5py() -> Any:
 
 @contextlib.contextmanager
 def open_file(path: Path) -> Iterator[h5py.File]:
-    """Yield the HDF5 file `path`, opened for reading, and close it at the end of the block.
+    """Yield the HDF5 file `path`, open for reading, and close it at the end of the ``with`` block.
 
     HDF5 caches a few chunks of the file. Raise `InputError` if h5py cannot read the file, and
     `UsageError` if h5py is not installed.

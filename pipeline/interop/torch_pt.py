@@ -188,7 +188,10 @@ def _numbers(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
 
 
 def _pickle(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Return the pickle of a contiguous tensor as torch.save writes it, without the numbers."""
+    """Return the pickle that torch.save writes for a contiguous tensor.
+
+    torch.save stores the numbers of the tensor outside the pickle.
+    """
     strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
     storage = b"(X\x07\x00\x00\x00storagectorch\n%bStorage\n" % _STORAGES[dtype].encode()
     return b"".join(

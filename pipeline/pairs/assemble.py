@@ -259,8 +259,8 @@ def _texts(content: PairContent) -> Iterator[bytes]:
 class Steering:
     """Steering vectors of n pairs, and their centroid distances.
 
-    The vectors of each variant are float32 [n, dim]. The item of `distances`, float32 [n], for a
-    pair is the cosine distance of its question from the centroid of its cluster.
+    The vectors of each variant are float32 [n, dim]. `distances`, float32 [n], holds the cosine
+    distance of each pair's question from the centroid of the pair's cluster.
     """
 
     centroid: Floats

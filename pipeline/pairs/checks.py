@@ -51,8 +51,9 @@ def check_negatives(
     """Raise `DataprepError` (E_PAIRS) if the negatives or their tiers are invalid.
 
     Both arrays must have the shape [pairs, n_neg]. The negatives of a pair must be distinct, and
-    none of them may be a source of the same question. A negative must have tier 1 if it is in the
-    cluster of the pair, and a different tier if not. ``clusters[i]`` is the cluster of pair i.
+    none of them may be a known positive of the pair's question. A negative must have tier 1 if it
+    is in the cluster of the pair, and a different tier if not. ``clusters[i]`` is the cluster of
+    pair i.
     """
     _require_bounds("hard_negatives", negatives.ravel(), 0, sources)
     _require_bounds("negative_tiers", tiers.ravel(), 1, 5)

@@ -1,4 +1,4 @@
-"""Sets of row numbers in two flat arrays, such as the sources of each cluster.
+"""Sets of row numbers, such as the sources of each cluster, stored in two flat arrays.
 
 This layout is called compressed sparse rows (CSR): an array with all values, and an array with the
 offset at which each set begins. Construction needs one sort, and a membership test needs one binary
@@ -56,7 +56,7 @@ class RowSets:
 
 
 def row_sets(numbers: Ints, values: Ints, count: int, limit: int) -> RowSets:
-    """Return `count` sets, in which ``values[i]`` is a member of set ``numbers[i]``.
+    """Return `count` sets. The value ``values[i]`` is a member of set ``numbers[i]``.
 
     All values must be below `limit`. A value whose set number is -1 is in no set.
 

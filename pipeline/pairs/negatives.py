@@ -220,12 +220,12 @@ class _Pools:
 
 
 class _Complements:
-    """Lookup of integers that are not in a set, by rank. There are many sets.
+    """Lookup of the r-th smallest integer that is not in a set, for each of many sets.
 
-    The integer of rank r is the r-th smallest integer outside the set, counted from 0. For the set
-    {1, 2}, the ranks 0, 1 and 2 give 0, 3 and 4. The result is r + j, where j is the number of
-    members of the set below the result. If v[i] is member i of the sorted set, j is the number of
-    members with v[i] - i <= r. A binary search finds j, because v[i] - i never decreases.
+    The rank r is counted from 0. For the set {1, 2}, the ranks 0, 1 and 2 give 0, 3 and 4. The
+    result is r + j, where j is the number of members of the set below the result. If v[i] is member
+    i of the sorted set, j is the number of members with v[i] - i <= r. A binary search finds j,
+    because v[i] - i never decreases.
     """
 
     def __init__(self, lists: RowSets) -> None:
@@ -272,7 +272,7 @@ class _Filling:
         return np.take_along_axis(self._rows, order, 1), np.take_along_axis(self._tiers, order, 1)
 
     def _fill(self, tier: int, need: Ints) -> None:
-        """Add up to ``need[i]`` sources from the pool of `tier` to row i.
+        """Add sources from the pool of `tier` to the negatives of each pair i, at most ``need[i]``.
 
         The number of added sources is subtracted from ``need[i]``.
         """

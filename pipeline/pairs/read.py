@@ -1,4 +1,4 @@
-"""Reading of the input tables of a pairs build, a few thousand rows at a time.
+"""Reader of the input tables of a pairs build, which yields a few thousand rows at a time.
 
 CSV is read by Python's parser, at about 100 MB/s. Its line numbers are right even if cells contain
 quotes and line ends. No row is dropped: a row that cannot be read becomes a `Reject`.

@@ -219,10 +219,11 @@ def _shaped(room: npt.NDArray[Any], rows: int, columns: int) -> npt.NDArray[Any]
 
 
 def _best_values(best: Floats, rows: Ints, values: Floats) -> Floats:
-    """Return [n, k]: the k highest numbers of each row, from ``best`` and the new `values`.
+    """Return `best`, the k highest values of each row so far, updated with the new `values`.
 
-    ``values[j]`` is a new value of row ``rows[j]``, and `rows` is in increasing order. Each row of
-    the result begins with its lowest number. The other numbers are not sorted.
+    ``values[j]`` is a new value of row ``rows[j]``, and `rows` is in increasing order. `best` and
+    the result have the shape [n, k]. Each row of the result begins with its lowest number. The
+    other numbers are not sorted.
     """
     counts = np.bincount(rows, minlength=len(best))
     wide = np.full((len(best), best.shape[1] + int(counts.max(initial=0))), _LOWEST)
@@ -286,8 +287,9 @@ def faiss_search(
 ) -> Ints:
     """Return approximately the result of `most_similar`.
 
-    The search may miss similar sources. If it finds fewer than k sources, the row is filled up with
-    -1. Each question reads `probes` cells of the index, by default a thirty-second of all cells.
+    For each question, `probes` cells of the index are searched, by default a thirty-second of all
+    cells. Similar sources in other cells are missed. A row is filled up with -1 if fewer than k
+    sources are found.
     """
     faiss: Any = import_module("faiss")
     cells = max(1, min(int(4 * math.sqrt(len(sources))), len(sources) // _SMALLEST_CELL))

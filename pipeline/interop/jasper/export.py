@@ -1,4 +1,4 @@
-"""Export of a dataset of pairs to a directory of JASPER, which JASPER's loader reads.
+"""Export of a dataset of pairs to a directory that JASPER's loader reads.
 
 Every array becomes a `.pt` file with the same numbers, keyword ids become a pickled list of lists,
 and splits become NAME_idx.pt. If the dataset was imported from JASPER, config.json, inspection.json

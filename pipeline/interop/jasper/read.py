@@ -1,9 +1,9 @@
 """Reader of a directory of JASPER in one of its two forms: `.pt` files, or dataset.h5.
 
 Only tensors and lists are unpickled (see `torch_file`). If both forms exist, they must contain the
-same numbers, because JASPER's loader reads dataset.h5 even if the `.pt` files are newer. In
-dataset.h5, keyword ids are int32, in one data set for each pair. JASPER's loader ignores the splits
-in dataset.h5; this module reads them.
+same numbers, unless the caller chooses one form. JASPER's loader reads dataset.h5 even if the `.pt`
+files are newer. In dataset.h5, keyword ids are int32, in one data set for each pair. JASPER's
+loader ignores the splits in dataset.h5; this module reads them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class JasperDirectory:
 
 @contextlib.contextmanager
 def open_jasper(directory: Path, prefer: JasperForm | None = None) -> Iterator[JasperDirectory]:
-    """Yield the content of `directory`, which can be read until the end of the block.
+    """Yield the content of `directory`, which can be read until the end of the ``with`` block.
 
     `prefer` chooses the form if both forms exist. Raise `InputError` if files are missing or
     invalid, or if `prefer` is None and the two forms differ.
