@@ -157,9 +157,9 @@ class UnitBuilder:
         self._size = 0
 
     def add(self, span: Span, size: int) -> None:
-        """Add `span`, which has `size` stored bytes, to a unit as it is.
+        """Add `span`, which has `size` stored bytes, to the current unit without dividing it.
 
-        The unit is the current one, or a new one if the current one would become too large.
+        If the current unit would become too large, begin a new one.
         """
         if self._spans and (self._size + size > self._limit or len(self._spans) >= _MAX_SPANS):
             self._close()

@@ -89,10 +89,10 @@ class Table(Protocol):
         """Return the index in the table of the first row of `span`."""
 
     def stored_bytes(self, span: Span) -> Callable[[int], int]:
-        """Return a function that estimates the stored bytes of the first rows of `span`.
+        """Return a function ``f``: ``f(n)`` estimates the size of the first `n` rows of `span`.
 
-        The function is called with the number of rows. Only the difference between two results is
-        meaningful, because all results may be too large by the same constant.
+        The size is the number of stored bytes of the input. Only the difference between two results
+        is meaningful, because all results may be too large by the same constant.
         """
 
     def batches(self, span: Span, columns: Sequence[str], limits: BatchLimits) -> Iterator[Any]:
@@ -137,10 +137,11 @@ def portions(
 ) -> Iterator[P]:
     """Yield the batches of records that `convert` makes from the Arrow rows of `span`.
 
-    The argument `batches` holds these rows. ``convert(rows, row, record)`` is called for each Arrow
-    batch `rows`, whose first row has the index `row` in the table and the index `record` in the
-    span. The attribute `consumed` of each result is set to the number of stored bytes that its rows
-    take up. Raise `InputError` if `convert` raises one of `arrow_errors`.
+    The argument `batches` holds these rows. For each Arrow batch `rows`,
+    ``convert(rows, row, record)`` is called. The first row of the batch has the index `row` in the
+    table and the index `record` in the span. The attribute `consumed` of each result is set
+    to the number of stored bytes of its rows. Raise `InputError` if `convert` raises one of
+    `arrow_errors`.
     """
     with table.decoding():
         first, stored = table.first_row(span), table.stored_bytes(span)

@@ -91,8 +91,8 @@ class _Child:
     def ask(self, where: str, *request: object, done: Callable[..., object] | None = None) -> Any:
         """Return the child's answer to `request`, or raise the exception that the child reports.
 
-        If the child dies, raise an error about the file `where`. Until the answer comes, the
-        function `done` is called in this process with each progress that the child reports.
+        If the child dies, raise an error about the file `where`. If the called function reports
+        progress before it returns, `done` is called in this process with the reported values.
         """
         with self._lock:
             given_up = [self._given_up.pop() for _ in range(len(self._given_up))]
@@ -200,8 +200,8 @@ def apart(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate `function` so that it runs in the child process inside `reading_apart` blocks.
 
     The first argument of the function must be a path, or an object whose attribute `name` is the
-    name of a file. Errors contain this name. The function may report progress by calls of a keyword
-    argument `done`. The caller's `done` is then called in the caller's process, not in the child.
+    name of a file. Errors contain this name. If the caller passes a callable as the keyword
+    argument `done`, it runs in the caller's process whenever the function calls `done`.
     """
 
     @functools.wraps(function)

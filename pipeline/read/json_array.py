@@ -92,7 +92,7 @@ def _opening(parts: Iterator[bytes], name: str) -> tuple[bytes, bytes]:
 
 
 class _Scanner:
-    """Search for the ends of elements in a file that is read part by part.
+    """Scanner that finds the ends of elements in a file that is read part by part.
 
     A part may end at any byte. The attribute `closed` becomes True when the closing bracket of the
     array is found.
@@ -268,7 +268,7 @@ class _ArrayBuffer:
         self._begin_after(cuts[-1])
 
     def _begin_after(self, size: int) -> None:
-        """Empty the buffer: `size` bytes and a separator (comma or bracket) are processed."""
+        """Empty the buffer after `size` bytes and a separator (comma or bracket)."""
         self._offset += size + 1
         self._size = 0
         self._waiting = []

@@ -286,7 +286,7 @@ class JsonRows:
         )
 
     def _with_dots(self, dotted: Sequence[Path]) -> _DottedRows:
-        """Return a decoder for lines with a field "a.b" for each path ("a", "b") of `dotted`."""
+        """Return a decoder for lines with a field "a.b" for each path ("a", "b") in `dotted`."""
         key = tuple(dotted)
         if key not in self._dotted_rows:
             self._dotted_rows[key] = _DottedRows(
@@ -297,7 +297,7 @@ class JsonRows:
 
 
 class _DottedRows:
-    """Like `JsonRows`, for lines with a field "a.b" for each path ("a", "b") of `dotted`."""
+    """Like `JsonRows`, for lines with a field "a.b" for each path ("a", "b") in `dotted`."""
 
     def __init__(
         self, wanted: Mapping[Path, Any], dotted: Collection[Path], explain: Explain, *,
@@ -501,7 +501,7 @@ def values_at(path: Path) -> attrgetter[Any]:
 def find(value: Any, path: Path) -> Any:
     """Return the value at `path` in an object; raise `BadLineError` if there is none.
 
-    A field whose own name is the dotted path takes precedence.
+    A field with the name "a.b" takes precedence over the field "b" inside "a".
     """
     name = ".".join(path)
     if len(path) > 1 and isinstance(value, dict) and name in value:
@@ -556,7 +556,7 @@ class FlatLines:
         self._attempts = _ATTEMPTS
 
     def rows(self, data: bytes, lines: int) -> list[Any] | None:
-        """Return the rows of `data`, or None if its lines have different fields or are short."""
+        """Return the rows of `data`, or None if its lines differ in fields or are too short."""
         if not self._attempts:
             return None
         if self._decoder is None and not self._learn(
@@ -573,8 +573,8 @@ class FlatLines:
     def _learn(self, line: bytes, size: int) -> bool:
         """Make a decoder for lines that have the same fields as `line`, and return True.
 
-        Return False if no decoder can be made, or if it would be slow, because lines of `size`
-        bytes have too few bytes for each field.
+        Return False if no decoder can be made, or if it would be too slow for short lines. The
+        argument `size` is the average size of a line in bytes.
         """
         try:
             record = msgspec.json.decode(line, type=dict[str, msgspec.Raw])

@@ -235,12 +235,13 @@ def _head(engine_json: bytes) -> _Head:
 def _suspects_for(head: _Head) -> Suspects:
     """Return the characters that the engines may treat differently with the tokenizer of `head`.
 
-    They depend on the installed library versions (see `suspects`), and on the normalizer. gigatoken
-    looks for added tokens before it normalizes text, but `tokenizers` looks for added tokens marked
-    `normalized` afterwards. If the tokenizer has such tokens and normalizes text by NFC, all
-    characters that NFC may change are included. A `Precompiled` normalizer has Unicode tables of
-    its own. If the installed versions are not those in `COMPARED`, all characters beyond ASCII are
-    included for it.
+    They depend on the installed library versions (see `suspects`), and on the normalizer:
+
+    - NFC: gigatoken looks for added tokens before it normalizes text, but `tokenizers` looks for
+      added tokens marked `normalized` afterwards. If the tokenizer has such tokens, all characters
+      that NFC may change are included.
+    - `Precompiled`: this normalizer has Unicode tables of its own. All characters beyond ASCII are
+      included, unless the installed versions are those in `COMPARED`.
     """
     compared = _are_installed(COMPARED)
     if not compared and b'"Precompiled"' in bytes(head.normalizer):
@@ -256,7 +257,7 @@ class EarlyEngine(Protocol):
     """Interface of gigatoken in another process, which can load while this process continues."""
 
     def load(self, engine_json: bytes) -> None:
-        """Start to load the tokenizer `engine_json` in the other process, and return at once."""
+        """Start loading the tokenizer `engine_json` in the other process, and return at once."""
 
     def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
         """Return the ids and offsets of `texts`, or a sentence that says why gigatoken fails.
@@ -267,7 +268,7 @@ class EarlyEngine(Protocol):
 
 
 class PreEncoded:
-    """Encoder that knows only `texts`, and the ids that another process gave them."""
+    """Encoder that returns the ids of `texts` from `encoded`. It can encode no other texts."""
 
     batch_bytes = 1 << 20
 
@@ -512,9 +513,10 @@ def _encoder_from(early: EarlyEngine, texts: Sequence[bytes]) -> tuple[Encoder |
 
 
 def _disagreement(fast: Encoder, reference: Encoder, sample: Sequence[bytes]) -> str | None:
-    """Return a sentence about the first text with different ids, or None if all ids are equal.
+    """Return a sentence about the first text for which the two encoders give different ids.
 
-    If `fast` fails, the sentence is about its failure.
+    Return None if they give the same ids for all texts. If `fast` fails, the sentence is about its
+    failure.
     """
     found = encode_or_problem(fast, sample)
     if isinstance(found, str):

@@ -1,4 +1,4 @@
-"""Loading of tokenizers: from the value of ``--tokenizer`` to the bytes of a tokenizer.json.
+"""Loader that turns the value of ``--tokenizer`` into the bytes of a tokenizer.json.
 
 A tokenizer.json that the user names is not changed. No file is ever executed or unpickled. A file
 that cannot be used raises `InputError` with the code E_TOKENIZER, and a failure of the network
@@ -72,13 +72,16 @@ class TokenizerSource:
 def resolve_tokenizer(spec: str | None, *, load: bool = True) -> TokenizerSource:
     """Return the tokenizer that `spec` names, or the built-in tokenizer if `spec` is None.
 
-    If `load` is True, the tokenizer is loaded once to check it. Otherwise the caller must make this
-    check with `load_tokenizer`.
+    The argument `spec` is one of these. A path that exists takes precedence.
 
-    A `spec` is a path (tokenizer.json, .tiktoken, sentencepiece .model, or a folder with one of
-    these files), ``tiktoken:NAME``, or ``OWNER/NAME`` on the Hugging Face hub. A path that exists
-    takes precedence. Raise `InputError` (E_TOKENIZER) if the tokenizer cannot be used, and
-    `StorageError` if it cannot be read or downloaded.
+    - The path of a tokenizer.json, a .tiktoken file, a sentencepiece .model file, or a folder with
+      one of these files.
+    - ``tiktoken:NAME``.
+    - ``OWNER/NAME`` on the Hugging Face hub.
+
+    If `load` is True, the tokenizer is loaded once to check it. Otherwise the caller must make this
+    check with `load_tokenizer`. Raise `InputError` (E_TOKENIZER) if the tokenizer cannot be used,
+    and `StorageError` if it cannot be read or downloaded.
 
     >>> resolve_tokenizer(None).origin
     'built-in'

@@ -224,9 +224,9 @@ def _may_take_part(
 ) -> bool:
     """Return whether any of `names` may be a part or the result of a merge.
 
-    The result False is certain, but True is not, because unparsed merges are only searched as text.
-    A name can be a part of a merge only if it occurs in this text. A name can be the result of a
-    merge only if it consists of two parts that are in the vocabulary.
+    For merges that are unparsed JSON, this is only an estimate: the result may be True although no
+    merge has any of the names. A name can be a part of a merge only if it occurs in the JSON text.
+    A name can be the result of a merge only if it consists of two parts that are in the vocabulary.
     """
     if prefix or not isinstance(merges, msgspec.Raw):
         return True
@@ -255,7 +255,7 @@ def _parsed_merges(merges: Merges) -> list[str | list[str]]:
 def _merges_without(
     merges: Sequence[str | list[str]], names: Mapping[str, str], prefix: int
 ) -> list[str | list[str]]:
-    """Return the merges without those in which one of `names` is a part or the result.
+    """Return all `merges` except those in which one of `names` is a part or the result.
 
     The argument `prefix` is the length of the prefix that the model puts before pieces inside
     words.

@@ -81,7 +81,7 @@ class Suspects:
 
     @cached_property
     def _least(self) -> int:
-        """Return the smallest byte that is the first byte in UTF-8 of a code point of the set."""
+        """Return the smallest first byte that a code point of the set has in UTF-8."""
         return int(self._pair.argmax()) >> 8
 
     def __contains__(self, code: int) -> bool:
