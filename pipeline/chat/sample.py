@@ -1,8 +1,8 @@
 """Sample of conversations, rendered before a build starts.
 
-The sample consists of the first records of up to eight units (parts of the input), which are evenly
-spread over the input. A template that did not come with dataprep is run in a worker process, with
-limits on its time and memory.
+The sample consists of the first records of up to eight units (parts of the input) at equal
+distances, beginning with the first unit. A template that did not come with dataprep is run in a
+worker process, with limits on its time and memory.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class SampleRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ) -> SampleRequest:
         """Return a request for a sample of the surveyed inputs.
 
-        About `room` bytes are read at each of eight places. If there are fewer places, more bytes
-        are read at each, so that the sample has about the same size.
+        About `room` bytes are read at each of eight places. With four places or fewer, more bytes
+        are read at each, so that the sample does not become smaller.
         """
         sources, units = surveyed.sources, surveyed.units
         step = max(1, len(units) // _PLACES)

@@ -66,7 +66,7 @@ def split_questions(
         owed += ratios * len(members)
         sizes = _sizes(len(members), owed, guaranteed)
         owed -= sizes
-        # Guaranteed splits first: the first question of a cluster is always in train.
+        # The guaranteed splits take the first questions of a cluster.
         for split in sorted(range(len(names)), key=lambda n: (n not in guaranteed, n)):
             result[members[: sizes[split]]] = split
             members = members[sizes[split] :]  # noqa: PLW2901

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from collections.abc import Callable
 
 import pytest
 
@@ -19,14 +20,14 @@ _PART = 1 << 20
 
 
 @pytest.mark.parametrize(
-    "body",
-    [b'"' + b"\\\\" * _PART * 50 + b'"', b'"' + b'\\"' * _PART * 50 + b'"',
-     b" " * _PART * 100 + b"1", b"[" * _PART * 50 + b"]" * _PART * 50],
+    "make",
+    [lambda: b'"' + b"\\\\" * _PART * 50 + b'"', lambda: b'"' + b'\\"' * _PART * 50 + b'"',
+     lambda: b" " * _PART * 100 + b"1", lambda: b"[" * _PART * 50 + b"]" * _PART * 50],
     ids=["backslashes", "quotes", "blanks", "brackets"],
 )  # fmt: skip
-def test_elements_of_any_size(body: bytes) -> None:
+def test_elements_of_any_size(make: Callable[[], bytes]) -> None:
     """An element that is too long is passed over; the one after it is found."""
-    data = b"[" + body + b",{}]"
+    data = b"[" + make() + b",{}]"
     parts = (data[at : at + _PART] for at in range(0, len(data), _PART))
     tracemalloc.start()
     started = time.process_time()
@@ -44,15 +45,17 @@ def test_elements_of_any_size(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
-    [b'{"messages":"' + b"[" * 30 * _PART + b'"}',
-     b'{"messages":"[\\"' + b'\\\\\\":' * 4 * _PART + b'"}',
-     b'{"' + b"x" * 30 * _PART + b'":1}', b'{"a":' + b'"' + b' :' * 10 * _PART + b'"}',
-     b'{"messages":[' + b'{"role":"user"},' * _PART + b"{}]}"],
+    "make",
+    [lambda: b'{"messages":"' + b"[" * 30 * _PART + b'"}',
+     lambda: b'{"messages":"[\\"' + b'\\\\\\":' * 4 * _PART + b'"}',
+     lambda: b'{"' + b"x" * 30 * _PART + b'":1}',
+     lambda: b'{"a":' + b'"' + b' :' * 10 * _PART + b'"}',
+     lambda: b'{"messages":[' + b'{"role":"user"},' * _PART + b"{}]}"],
     ids=["spelled brackets", "escaped quotes", "a name", "colons", "turns that say nothing"],
 )  # fmt: skip
-def test_lines_of_any_kind(line: bytes) -> None:
+def test_lines_of_any_kind(make: Callable[[], bytes]) -> None:
     """A line of megabytes is refused, in a few seconds and a few times its size of memory."""
+    line = make()
     data = b'{"prompt":"a","completion":"b"}\n' + line + b"\n"
     tracemalloc.start()
     started = time.process_time()
