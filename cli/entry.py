@@ -1,8 +1,8 @@
 """Console script, which installs signal handlers and then imports the command.
 
-Importing click takes a tenth of a second. Without these handlers, Ctrl-C in this time would print a
-Python traceback. The handlers print one line and end the process with the usual exit code. There is
-nothing to clean up, because no work has begun.
+Importing click takes a tenth of a second. Without these handlers, Ctrl-C during the import would
+print a Python traceback. The handlers print one line and end the process with the usual exit code.
+There is nothing to clean up, because no work has begun.
 """
 
 from __future__ import annotations

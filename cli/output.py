@@ -82,7 +82,7 @@ def _buffered(stream: TextIO) -> TextIO:
     """Return `stream`, or a buffered stream for the same file if `stream` has no buffer.
 
     Under PYTHONUNBUFFERED a stream has no buffer, and text is lost if the file accepts only a part
-    of it. This matters for output of click, such as --help; `result` does not depend on it.
+    of it. This matters for output of click, such as --help, but not for the function `result`.
     """
     if not isinstance(stream, TextIOWrapper) or not isinstance(stream.buffer, RawIOBase):
         return stream

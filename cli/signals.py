@@ -48,7 +48,7 @@ class Signals:
     def output_complete(self, code: int) -> None:
         """Record that all output is written and that the process is about to exit with `code`.
 
-        After a signal the process then ends with `code`, and no error is printed.
+        From then on, a signal does not change the exit code, and no error is printed for it.
         """
         with self._lock:
             self._code = code

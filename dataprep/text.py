@@ -127,8 +127,8 @@ def create_dataloaders(  # noqa: PLR0917  (the names and the order that callers 
         is_jsonl: True for JSONL, False for plain text, None to decide by the names of the files
             (.jsonl, .json, .txt, .md, ...).
         field: key of the text in a JSONL record; dots reach into nested objects.
-        document: unit of plain text that is one document: ``"block"``, which ends at a blank line,
-            ``"line"``, or ``"file"``.
+        document: what counts as one document in plain text: ``"block"``, which ends at a blank
+            line, ``"line"``, or ``"file"``.
         stride: tokens from the start of one training window to the start of the next; None for
             `seq_length`, so that each token is an input once.
         cross_documents: True for windows of one stream of all documents, concatenated. False for
@@ -144,11 +144,11 @@ def create_dataloaders(  # noqa: PLR0917  (the names and the order that callers 
             always complete.
         cache_dir: directory of the cache, in place of ``$DATAPREP_CACHE/texts``.
 
-    The other arguments are those of `create_loader`. Raise `RecordError`, with file and line, for a
-    bad record, `InputError`, with the number of tokens, for a corpus too short for one window, and
-    `UsageError` for a corpus too short for one batch. The first call takes as long as a build (a
-    second, and another second for each hundred megabytes). Later calls take as long as reading the
-    files.
+    The other arguments are those of `create_loader`. Raise `RecordError` with file and line for a
+    bad record, `InputError` with the number of tokens for a corpus that is too short for one
+    window, and `UsageError` for a corpus that is too short for one batch. The first call takes a
+    second, and another second for each hundred megabytes, because it builds a dataset. Later calls
+    take as long as reading the files.
 
         >>> train, val = create_dataloaders("train.txt", "val.txt", seq_length=64)  # doctest: +SKIP
         >>> for batch in train:                                                     # doctest: +SKIP

@@ -1,11 +1,11 @@
 """Safe access to files of unfinished builds, where other users can write, such as in /tmp.
 
-The name of an unfinished build is predictable. So another user may have created something of this
+The name of an unfinished build is predictable. So another user may have created something with this
 name before: a link that redirects writes, or a directory of forged units. For this reason, links
 are not followed, and a directory of another user raises an error that names its path.
 
 A file that one run leaves for the next run is sealed: its last line is the SHA-256 of everything
-before it. So a changed digit is noticed, which a parser alone would not notice.
+before it. This reveals every change, even one that leaves valid JSON, such as a changed digit.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def require_own(path: Path) -> None:
     """Raise `StorageError` unless `path` is a real directory that belongs to this user.
 
     The owner of the parent directory is also accepted, because that user could replace `path`
-    anyway. So file systems that show one owner for all files can be used.
+    anyway. This allows file systems on which all files have the same owner.
     """
     found = path.lstat()
     trusted = (os.geteuid(), path.parent.stat().st_uid)

@@ -402,10 +402,10 @@ class _Build:
 
     @contextlib.contextmanager
     def _space_in_errors(self) -> Iterator[None]:
-        """If the block runs out of disk space, add to the error how many bytes are still needed.
+        """If the block runs out of disk space, say in the error how many more bytes are needed.
 
-        Bytes that are already in the staging directory are subtracted. Space can run out if another
-        program fills the disk, or if the estimate at the start was too low.
+        Space can run out because another program fills the disk, or because the estimate at the
+        start was too low.
         """
         try:
             yield

@@ -68,12 +68,18 @@ def run(
 ) -> None:
     """Build the dataset that `options` describe, of the kind `kind`, and print the report.
 
-    Progress is shown meanwhile. The report is printed as JSON if `as_json` is true, or
-    else as a summary unless `quiet` is true. The functions `content`, `speed` and `more` return
-    parts of the summary: lines about the dataset, a phrase about speed, and lines before the last
-    line. If `profile` is true, the times of the phases come first. The argument `counts` is passed
-    to `build_progress`. The argument `worker` is the address (``module:class``) of the class for
-    this kind of build. If it is given, worker processes may start early and import this class.
+    The report is printed as JSON if `as_json` is true, or else as a summary unless `quiet` is true.
+    The summary contains, in this order:
+
+    - the times of the phases, if `profile` is true
+    - the duration, followed by a phrase about speed that `speed` returns
+    - lines about the dataset that `content` returns
+    - further lines that `more` returns
+    - a last line
+
+    During the build, progress is shown by `build_progress`, which gets the argument `counts`. The
+    argument `worker` is the address (``module:class``) of the class for this kind of build. If it
+    is given, worker processes may start early and import this class.
     """
     with _started(options, worker):
         from dataprep.pipeline.kinds import kind_named

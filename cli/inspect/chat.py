@@ -127,7 +127,7 @@ def _text_index(split: Split, ids: Any, text: str) -> int:
 
 
 def excerpt(text: str, spans: Sequence[Sequence[int]], limit: int | None) -> str:
-    """Return an excerpt of `text` with `limit` characters and with `spans` marked.
+    """Return an excerpt of `text` with at most `limit` characters and with `spans` marked.
 
     If `limit` is None, return the whole text. If the first span begins within the first `limit`
     characters, the excerpt is the beginning of the text. Otherwise, half of the excerpt is the

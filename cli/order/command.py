@@ -1,8 +1,8 @@
-"""The command `dataprep order`, which shows the documents of a training step.
+"""The command `dataprep order`, which shows the documents of a step, or the steps of a document.
 
-It also shows the steps that contain a document. The order of the samples is computed in the same
-way as in a loader. So the result is true for any training run with the same datasets and options,
-finished or not. No batch is made, but torch is imported.
+The order of the samples is computed in the same way as in a loader. So the result is true for any
+training run with the same datasets and options, finished or not. No batch is made, but torch is
+imported.
 """
 
 from __future__ import annotations
@@ -254,8 +254,8 @@ def _document(
 ) -> dict[str, Any]:
     """Return the facts about the requested document, for --json.
 
-    If its record consists of several documents, the facts about the other documents are in the list
-    `other_documents`.
+    If the record of the document consists of several documents, the facts about the other documents
+    are in the list `other_documents`.
     """
     from dataprep.runtime.inspect.provenance import find_record
     from dataprep.runtime.inspect.trace import steps_of_document

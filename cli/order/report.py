@@ -1,6 +1,6 @@
 """Results of `dataprep order`, for --json and as text.
 
-The text is a table for use with `grep` and `awk`. Each line describes one document, or the part of
+The text is a table for use with `grep` and `awk`. Each line describes one document, or one part of
 a document, in one sample.
 """
 

@@ -92,8 +92,9 @@ def check(out: Path, load: Callable[[Path], F], *, overwrite: bool) -> F | None:
     """Return the manifest of the finished dataset in `out`, or None if a build may write there.
 
     The function `load` reads a manifest of the build's kind. Raise `UsageError` if `out` is a file,
-    lies inside a dataset, or holds files of others or a dataset of another kind. Raise the error of
-    `load` if the dataset is damaged, and `StorageError` if `out` cannot be written to.
+    lies inside a dataset, or holds a dataset of another kind or files that dataprep did not write.
+    Raise the error of `load` if the dataset is damaged, and `StorageError` if `out` cannot be
+    written to.
 
     With `overwrite`, `out` may hold a damaged dataset or a dataset of any kind, but no files that
     dataprep did not write.
@@ -246,7 +247,7 @@ def _is_known(name: str, listed: set[str] | None) -> bool:
 
 
 def _raise_walk_error(error: OSError) -> None:
-    """Raise `error`, which `os.walk` reported, as a `StorageError`, unless a folder is missing.
+    """Raise `error`, which `os.walk` reported, as a `StorageError`. Ignore a missing folder.
 
     A folder may be missing because another build has just replaced it.
     """
@@ -324,7 +325,7 @@ def require_whole(out: Path) -> None:
 def same_inputs(
     existing: Sequence[InputEntry], sources: Sequence[Source], config: str | None, split: str | None
 ) -> list[InputEntry] | str:
-    """Return the `existing` entries if `sources` have the same content, else how they differ.
+    """Return the `existing` entries, or a text that says how the content of `sources` differs.
 
     Inputs are compared in order, and their names may differ. Each input is read to compute its
     fingerprint, up to the first input that differs. The arguments `config` and `split` are the

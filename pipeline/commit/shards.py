@@ -71,8 +71,8 @@ def large_piece(pieces: Iterable[PlacedPiece]) -> int:
     """Return the minimum size in bytes of a piece that becomes a shard by itself.
 
     Smaller pieces are joined. The minimum is 8 MiB, or a sixteenth of the largest of `pieces` if
-    that is more. It grows with the pieces because a large input has many units, and its smallest
-    splits would otherwise have tens of thousands of files.
+    that is more. A fixed minimum would not do: for a very large input, which has many units, the
+    smallest splits would have tens of thousands of files.
     """
     largest = max((placed.piece.files["tokens"].bytes for placed in pieces), default=0)
     return max(JOIN_BELOW_BYTES, largest // SMALL_PART)
@@ -83,9 +83,10 @@ def group(
 ) -> Iterator[list[PlacedPiece]]:
     """Yield, for each shard, the list of the pieces that form it.
 
-    A piece of at least `large` bytes forms a shard by itself. Consecutive smaller pieces are
-    joined. A small corpus becomes one file per split, and a large corpus is not copied. If `large`
-    is the result of `large_piece`, 10 TB of text make fewer than 20,000 files.
+    A piece of at least `large` bytes forms a shard by itself. Consecutive smaller pieces are joined
+    into shards of at most 64 MiB, or of at most `large` bytes if that is more. So a small corpus
+    becomes one file per split, and most of a large corpus is not copied. If `large` is the result
+    of `large_piece`, 10 TB of text make fewer than 20,000 files.
     """
     run: list[PlacedPiece] = []
     size = 0
@@ -158,7 +159,7 @@ class _Shard:
     def link(self, kind: str, name: str) -> None:
         """Create the file `name` of the shard as a link to the file of its only piece.
 
-        The argument `kind` says which file of the piece, such as "tokens".
+        The argument `kind` says which file of the piece to link, such as "tokens".
         """
         (placed,) = self.run
         file = placed.piece.files[kind]
@@ -170,7 +171,7 @@ class _Shard:
     def join(self, kind: str, name: str) -> None:
         """Write the file `name` of the shard, joined from one file of each piece.
 
-        The argument `kind` says which file of a piece, such as "tokens".
+        The argument `kind` says which file of each piece to join, such as "tokens".
         """
         dtype, shape = self.shapes[kind]
         if kind == "tokens":

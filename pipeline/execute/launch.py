@@ -103,10 +103,10 @@ def _files(given: str) -> Iterator[Path]:
 
 
 def _start(likely: str | None) -> Launched:
-    """Start a worker, which imports the kind of build at the address `likely`, and return it.
+    """Start a worker process and return it.
 
-    The worker writes its events to a separate pipe, so that the output of libraries does not mix
-    with them.
+    If `likely` is given, the worker imports the kind of build at this address. The worker writes
+    its events to a separate pipe, so that the output of libraries does not mix with them.
     """
     note = new_note()
     try:

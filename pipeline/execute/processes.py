@@ -1,9 +1,10 @@
 """Executor with worker processes on this machine, which is the default.
 
 A worker that dies is replaced, and its unit is tried once more. If the second worker dies too, the
-build stops and names the unit. In two cases the unit fails at the first attempt, and only the
-worker is replaced: if the worker exceeds a limit of `Watch` (such as the processor time of a chat
-template), or if it crashes during work that `Watch` records.
+build stops and names the unit. The unit is not tried again, and counts as failed, in two cases:
+
+- The worker exceeds its time limit, for example in a chat template.
+- The worker crashes during an activity that it has announced (see `read.process_limits.Watch`).
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Processes:
     """Executor with `count` worker processes, each with a thread that sends it one unit at a time.
 
     The executor is a context manager. On entry, the workers start and import the kind of build at
-    `address`, while the caller still plans. On exit, the workers are killed, and unfinished units
-    are lost.
+    `address`, while the caller is still planning the build. On exit, the workers are killed, and
+    unfinished units are lost.
     """
 
     def __init__(self, count: int, address: str) -> None:
@@ -92,7 +93,7 @@ class Processes:
         """Send `request` to a worker, and return the event with its answer or failure.
 
         A worker is started if there is none. This method must be called before `load`. Raise
-        `StorageError` if the worker dies for a reason that `Watch` does not explain.
+        `StorageError` if the worker dies and the cause is unknown (see `_Process.failure`).
         """
         process = self._processes[0] if self._processes else self.start()
         event = process.ask(self._address, request) or process.failure(NO_UNIT)
@@ -176,7 +177,7 @@ class Processes:
     def _feed(
         self, process: _Process, requests: Sequence[bytes], questions: _Questions | None
     ) -> None:
-        """Send `requests` to `process`, and then units, one after the other, until none is left.
+        """Send `requests` to `process`, and then units, one after the other, until none are left.
 
         This method runs in the thread of `process`. If the queue `questions` is given, one question
         from it is sent after the first request.
@@ -212,7 +213,7 @@ class Processes:
             self._answers.put(answer)  # `ask_first` waits for it
 
     def _follow(self, process: _Process) -> bool:
-        """Queue the events of one unit until it ends. Return False if the process died."""
+        """Queue the events of one unit until the unit ends. Return False if the process died."""
         for event in process.events():
             if event.unit == NO_UNIT:
                 continue  # the answer to a request that was posted
@@ -311,10 +312,10 @@ class _Process:
         return self._popen.wait()
 
     def failure(self, unit: int) -> Event | None:
-        """Return the event for the failure of `unit` if `Watch` explains it, or else None.
+        """Return the event for the failure of `unit` if its cause is known, or else None.
 
-        `Watch` explains it if the worker exceeded its time limit, or crashed during an activity
-        that `Watch` had recorded. The method waits until the worker has ended.
+        The cause is known if the worker exceeded its time limit, or crashed during an activity that
+        it had announced (see `Watch`). The method waits until the worker has ended.
         """
         place = read_activity(self._launched.note)
         code = self.wait()

@@ -74,8 +74,8 @@ class SpanResult(msgspec.Struct, frozen=True, kw_only=True):
 class StagedReject(Reject, frozen=True, kw_only=True):
     """Rejected record, as a unit stores it.
 
-    The field `record` is the index of the record in the unit, and `line` is the index of its line
-    in the span. The unit consists of spans, which are ranges of bytes or rows of inputs.
+    The field `record` is the index of the record in the unit. The field `line` is the index of its
+    line in its span (a range of bytes or rows of one input).
     """
 
     input: int
@@ -198,8 +198,8 @@ def run_unit(
 ) -> UnitResult:
     """Process unit `number` with `task`, publish it in the folder `units`, and return its result.
 
-    The unit is published by one rename. If another process has published this unit first, the
-    existing directory remains and the new one is deleted, because both have equal bytes.
+    The unit is published by one rename. If another process has published this unit first, the new
+    directory is deleted, because the existing one has the same content.
     """
     scratch = units / temporary_name()
     create_directory(scratch)

@@ -59,7 +59,8 @@ class PieceFile(msgspec.Struct, frozen=True):
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """Consecutive documents of one split, in files that one unit writes.
 
-    A piece always has the files `STEM.tokens`, `.docs`, `.source` and `.records`. Others are:
+    A piece always has the files `STEM.tokens`, `.docs`, `.source` and `.records`. It may also have
+    these files:
 
     - `.keys` for splits of exact sizes, uint64 [documents, 2]: for each document, the hash of its
       split key and the size of its text in bytes.

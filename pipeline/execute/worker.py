@@ -13,9 +13,9 @@ exits at the end of its input. This command processes one unit:
     printf 'plan %s\nunit %d 1\n' STAGING UNIT |
         python -c "from dataprep.pipeline.execute.worker import main; main()"
 
-The plan names the kind of build, a class that the worker imports. A worker is a fresh interpreter,
-because a fork deadlocks with threads, and multiprocessing's spawn imports the caller's script again
-and fails in scripts without a main guard.
+The plan names the kind of build, a class that the worker imports. A worker is a fresh interpreter
+for two reasons: a fork can deadlock if the parent has threads, and multiprocessing's "spawn"
+imports the caller's script again, which fails if the script has no main guard.
 """
 
 from __future__ import annotations
@@ -219,8 +219,8 @@ def main(events: int = 1, note: int | None = None, likely: str | None = None) ->
     """Process messages until standard input ends, and write events to the descriptor `events`.
 
     If a descriptor `note` is given, the limits of `Watch` apply, and `Watch` writes the current
-    activity to it. If `likely` is given, the kind of build at this address is imported at once,
-    before the first message.
+    activity to it. If `likely` is given, the kind of build at this address is imported before the
+    first message.
     """
     stream = os.fdopen(os.dup(events), "wb", buffering=0)
     os.dup2(2, 1)  # output of libraries must not mix with the events

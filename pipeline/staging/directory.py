@@ -114,8 +114,8 @@ class Staging:
         """Raise `BusyError` if a build of the same output with different options is running.
 
         Call it only while holding the lock. If several builds start together, only the build with
-        the lowest key continues. That build waits a second for the other builds to stop. If one of
-        them does not stop, it started earlier, and the error is raised.
+        the lowest key continues: it waits a second for the other builds to stop. A build that is
+        still running after this second must have started earlier, and the error is raised.
         """
         for other in leftovers(self.out, self.key):
             other.refuse_if_held(_TO_GIVE_WAY if self.key < other.key else 0.0)
@@ -133,7 +133,7 @@ class Staging:
         return any(self.units.glob(f"{UNIT_PREFIX}*"))
 
     def sweep(self) -> None:
-        """Remove temporary files of processes of this host that have ended.
+        """Remove the temporary files that ended processes of this host have left.
 
         Also finish interrupted removals of builds of this output.
         """
@@ -152,11 +152,13 @@ class Staging:
         return total
 
     def give_up(self, error: BaseException) -> None:
-        """Remove the directory after `error`, unless it contains finished work.
+        """Remove the directory after `error`. Call it only while holding the lock.
 
-        Call it only while holding the lock. The directory is also kept if locks do not work,
-        because another builder may use it, and if `error` asks the user to remove something in the
-        directory.
+        The directory is kept in these cases:
+
+        - It contains finished work.
+        - Locks do not work, so another builder may be using it.
+        - `error` asks the user to remove something in it.
         """
         refused = isinstance(error, StorageError) and error.code == REFUSED
         if refused or self.has_work():
@@ -257,7 +259,7 @@ def _remove_at_once(path: Path, aside: Path) -> None:
 
 
 def abandoned(name: str) -> bool:
-    """Return whether `name` belongs to a temporary file of an ended process of this host.
+    """Return whether `name` is that of a temporary file left by an ended process of this host.
 
     Such names are made by `temporary_name`.
     """

@@ -38,7 +38,7 @@ _STORE_RATE = 500e6  # bytes per second and worker, hashed and written
 class TokenEstimate:
     """Estimate of a build of tokens, from a sample of its inputs.
 
-    Sizes are in bytes. The field `seconds` is the time with the given number of workers.
+    Sizes are in bytes. The field `seconds` is the time that the build takes with `workers` workers.
     """
 
     inputs: int

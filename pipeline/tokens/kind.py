@@ -51,7 +51,7 @@ class EarlyTokenizer:
         self._workers = workers
 
     def load(self, engine_json: bytes) -> None:
-        """Tell the workers to load the tokenizer and all else that units need.
+        """Tell the workers to load the tokenizer and everything else that units need.
 
         The bytes `engine_json` are the tokenizer.json to load.
         """

@@ -115,10 +115,10 @@ def prepare(
 
     If `early` is given, worker processes load the tokenizer, and two things are different:
 
-    - The caller must check the engine, and can do so while workers process units. To check it,
-      load the tokenizer with `load_tokenizer` and pass it to the function `TokenPrepared.doubt`,
-      unless that is None. If the function returns a problem, call `prepare` again with the problem
-      as `engine_problem`.
+    - The engine (the library that encodes) is not checked yet. The caller must check it, and can do
+      so while workers process units: load the tokenizer with `load_tokenizer`, and call the
+      function `TokenPrepared.doubt` with it, unless `doubt` is None. If the function returns a
+      problem, call `prepare` again with the problem as `engine_problem`.
     - The encoder `TokenPrepared.encoder` may know only the ids of the probe texts and of the texts
       in the sample.
     """
@@ -178,8 +178,8 @@ def _open_here(
 def ready_encoder(plan: Plan[TokenPayload], encoder: Encoder, engine_json: bytes) -> Encoder:
     """Return an encoder for any text.
 
-    This is `encoder` itself, unless `encoder` only knows ids that workers have computed. In that
-    case it is a newly loaded encoder.
+    The result is `encoder` itself if it can encode any text. If it only knows ids that workers have
+    computed, a new encoder is loaded from `engine_json`.
     """
     if isinstance(encoder, PreEncoded):
         return make_encoder(plan.payload.encoding.engine, engine_json)
@@ -204,7 +204,10 @@ def synced(splitting: Splitting) -> tuple[str, int] | None:
 
 
 def gate_texts(probes: Sequence[str], sample: Sample) -> list[bytes]:
-    """Return the texts on which engines are compared: `probes`, and excerpts of `sample`."""
+    """Return the texts for comparing the engines, which are the libraries that encode.
+
+    They are `probes` and excerpts of `sample`.
+    """
     texts = [*probes, *sample.excerpts(_GATE_TEXTS, _GATE_CHARACTERS)]
     return [text.encode() for text in texts]
 

@@ -36,10 +36,10 @@ _SETTINGS = ("special_text", "add_bos", "add_eos", "bos", "eos", "pad", "probes"
 def token_recipe_id(
     inputs: Sequence[InputEntry], options: Mapping[str, Any], tokenizer: TokenizerEntry
 ) -> str:
-    """Return the recipe id of a dataset of tokens: a hash of these entries of its config.json.
+    """Return the recipe id of a dataset of tokens: a hash of `inputs`, `options` and `tokenizer`.
 
-    Options that change no sample are left out of the hash. So are options whose effect is contained
-    in `inputs` or `tokenizer`.
+    These are entries of the dataset's config.json. Options that do not change any sample are left
+    out of the hash, and so are options whose effect is contained in `inputs` or `tokenizer`.
     """
     entry = msgspec.to_builtins(tokenizer)
     parts = {

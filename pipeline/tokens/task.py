@@ -353,7 +353,10 @@ class Encode(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Request to load all else that units need. It is the last request before the first unit."""
+    """Request to load everything else that units need.
+
+    It is the last request before the first unit.
+    """
 
 
 Request = Load | Encode | Ready
