@@ -36,7 +36,7 @@ def decoding(
 
     The message says that the file is not a readable `what`. Errors of dataprep, I/O and permission
     errors, lack of memory and signals pass unchanged. Only exceptions of the types `of` are
-    converted. If the block runs other code beside the library, set `of` to the exceptions of the
+    converted. If the block runs code other than the library's, set `of` to the exceptions of the
     library.
     """
     try:

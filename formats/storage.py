@@ -1,12 +1,12 @@
-"""All changes to files and directories: no other module creates, renames or removes them.
+"""The only module that creates, renames or removes files and directories.
 
 `FileWriter` creates a file, never overwrites one, and hashes every byte that it writes. A directory
 appears under its final name only when it is complete and on stable storage. If several builders
 publish to the same name, exactly one succeeds. A failure of the operating system is raised as a
 `StorageError` that names the path.
 
-Files are written with a loop of `os.write` calls. numpy's `tofile` hides the cause of a failure,
-and writing to a memory map on a full disk kills the process with SIGBUS.
+Files are written with a loop of `os.write` calls, because numpy's `tofile` hides the cause of a
+failure, and writing to a memory map on a full disk kills the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -425,7 +425,7 @@ def _exchange(source: Path, target: Path) -> bool:
 def remove_tree(path: Path) -> None:
     """Remove a directory that this package made, with its content, if it exists.
 
-    It is no error if another process removes entries at the same time.
+    It is not an error if another process removes entries at the same time.
     """
 
     def go_on(_: object, __: str, failure: tuple[type, BaseException, object]) -> None:

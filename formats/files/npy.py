@@ -69,8 +69,8 @@ def file_size(dtype: str, shape: tuple[int, ...], align: int = ALIGN) -> int:
 def begin(size: int, dtype: str, shape: tuple[int, ...]) -> int | None:
     """Return the byte offset of the numbers of an array in a .npy file of `size` bytes.
 
-    Return None if the file cannot hold this array, because the bytes that remain for the header are
-    not a valid header size.
+    The offset is `size` minus the size of the numbers. Return None if this is not a valid size of a
+    header, because then the file cannot hold this array.
 
     >>> begin(128 + 24, "<u8", (3,)), begin(100 + 24, "<u8", (3,))
     (128, None)

@@ -112,7 +112,8 @@ class ArrayEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
     - `scale` is the name of another array, or None. If it is set, the value of row `i` is the
       stored row times row `i` of the other array.
     - `unit` is true if every row is a vector of L2 norm 1.
-    - `categories` are the texts for which the numbers stand, number `i` for the text at index `i`.
+    - `categories` are texts, or None. If they are set, a number `i` in the array stands for the
+      text ``categories[i]``.
     - `table` is true if the rows are not records, but are referred to by number in other arrays.
     """
 

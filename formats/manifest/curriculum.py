@@ -53,7 +53,7 @@ TIERS = ("same cluster", "nearest clusters", "most similar outside", "random out
 
 
 class Curriculum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Probabilities of the four variants in each epoch.
+    """Probabilities of the four variants of the steering vector in each epoch (see the module).
 
     With mode ``fixed``, every epoch has `probabilities`. With ``linear`` and ``cosine``, the
     probability of ``zero`` changes from `zero_start` in epoch 0 to `zero_end` in epoch `epochs`,

@@ -4,9 +4,9 @@ The `content_id` of a split is the SHA-256 of the canonical JSON of ``["dataprep
 parts]``. A part describes one list of numbers, such as all token ids of the split. It states the
 role, type and count of the numbers, and the CRC-32 of their little-endian bytes. This CRC-32 is
 computed from the CRC-32s of the files, so the data are not read again. Splits with equal data have
-equal ids, even if the data are divided into different shards, units or inputs. Two different lists
-of equal type and count have the same CRC-32 with probability 2**-32. No check of integrity relies
-on the id.
+equal ids, even if the data are divided differently into shards or inputs. Two different lists of
+equal type and count have the same CRC-32 with probability 2**-32. No check of integrity relies on
+the id.
 
 The `recipe_id` is the SHA-256 of the canonical JSON of ``["dataprep recipe 1", versions, kind,
 inputs, parts]``. Inputs are described by their content, not by their names. Here `parts` are the
@@ -145,7 +145,7 @@ class TokenContent:
         self._sums = {"tokens": (0, 0), "lengths": (0, 0)}
 
     def add(self, role: str, count: int, crc: int) -> None:
-        """Append `count` numbers, whose bytes have the CRC-32 `crc`, to the part `role`."""
+        """Add `count` numbers to the end of the part `role`. Their bytes have the CRC-32 `crc`."""
         width = _WIDTHS[role] or int(self._types[role][2])
         before, total = self._sums.get(role, (0, 0))
         self._sums[role] = (before + count, crc32_combine(total, crc, count * width))

@@ -1,8 +1,8 @@
 """The inputs of a dataset, which are in config.json, or in a side file if there are many.
 
 A million inputs would make a config.json of hundreds of megabytes, which is read whenever the
-dataset is opened. The side file holds the same JSON objects, one on each line, and is read only
-when the name of an input is needed.
+dataset is opened. The side file inputs.jsonl holds the same JSON objects, one on each line, and is
+read only when the name of an input is needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _INPUT = msgspec.json.Decoder(InputEntry)
 
 
 def encode_inputs(inputs: Sequence[InputEntry]) -> Iterator[bytes]:
-    """Yield the bytes of the side file for `inputs`, in blocks of lines."""
+    """Yield the content of the side file inputs.jsonl for `inputs`, in blocks of lines."""
     for start in range(0, len(inputs), _BLOCK_LINES):
         lines = [msgspec.json.encode(one) + b"\n" for one in inputs[start : start + _BLOCK_LINES]]
         yield b"".join(lines)

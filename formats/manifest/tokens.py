@@ -101,10 +101,10 @@ class ShardEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
 class SplitEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
     """A split of a dataset of tokens.
 
-    `text_bytes` is the size of its texts as UTF-8, or null if it is unknown. `content_id` is the
-    digest of its content (see `identity`). `index` is the file with the record ids of all
-    documents, or null if each shard has a file with its own record ids. `records` is the number of
-    records, which is stored only if a record may have several documents.
+    `text_bytes` is the size of all texts of the split as UTF-8, or null if it is unknown.
+    `content_id` is the digest of the content of the split (see `identity`). `index` is the file
+    with the record ids of all documents, or null if each shard has a file with its own record ids.
+    `records` is the number of records, which is stored only if a record may have several documents.
     """
 
     content_id: str
@@ -181,8 +181,9 @@ class ChatEntry(Entry, frozen=True, kw_only=True):
     - `masked_by` is "generation" if the loss mask comes from markers in the template, or "prefixes"
       if it comes from rendering longer and longer prefixes of the conversation.
     - `form` is "chat", "pairs" (chosen, then rejected), "labels" or "groups".
-    - `overlong_found` holds up to two counts. The key equal to `overlong` has the number of
-      documents over `max_tokens`. The key "untrained_parts" has the number of parts that were left
+    - `overlong` is the policy for documents over `max_tokens`, such as "split".
+    - `overlong_found` holds up to two counts: the number of documents over `max_tokens`, under the
+      name of the policy, and as "untrained_parts" the number of parts of documents that were left
       out because they have no tokens to train on.
     """
 

@@ -238,7 +238,7 @@ class Split:
         """Yield the windows at `starts` in batches: `rows[0]` windows, then `rows[1]`, and so on.
 
         Batch `i` is an array [rows[i], length]. It equals the result of `gather` for the same
-        positions, but takes some microseconds less.
+        positions, but takes a few microseconds less.
         """
         return self.stream.gather_in_turn(starts, length, rows)
 
@@ -339,8 +339,8 @@ class Split:
     def parts(self, starts: npt.NDArray[np.int64], length: int) -> Parts:
         """Return the parts of documents in the windows of `length` tokens that begin at `starts`.
 
-        The function reads the stored offsets and no token. Raise `IndexError` for a window outside
-        the split, and `IntegrityError` for damaged offsets. For the cost see `Boundaries`.
+        The function reads the stored offsets, not the tokens. Raise `IndexError` for a window
+        outside the split, and `IntegrityError` for damaged offsets. For the cost see `Boundaries`.
         """
         self._check_windows(starts, length)
         if self._loaded is None and self.documents <= LOADED_DOCUMENTS:

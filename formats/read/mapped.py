@@ -13,8 +13,8 @@ rows from a thousand files then costs as much as from one file: one addition and
 
 In a table, the distances between files are multiples of both the page and the row size. The least
 such distance may be large: 3 GiB for a page of 2 MiB and a row of 6,148 bytes. If the table would
-need more than twice the addresses of the files, pages of the smallest size are used. If that is
-still too much, there is no table.
+need more than twice the addresses that the files need, pages of the smallest size are used. If that
+is still too much, there is no table.
 
 If the disk cannot read a block, or a mapped file is truncated, the process ends with SIGBUS.
 `MappedFiles` therefore compares the file sizes from time to time. This does not help if the disk
@@ -58,7 +58,7 @@ class MappedFiles:
 
     The function `path(name)` returns the path of a file. Raises `OSError` if the range of addresses
     cannot be reserved because virtual memory is limited. The methods that read raise `StorageError`
-    for a file that cannot be mapped. Other maps stay valid then.
+    for a file that cannot be mapped. The maps of other files stay valid.
     """
 
     def __init__(self, files: PreadFiles, *, path: Callable[[str], str]) -> None:
@@ -152,7 +152,7 @@ class MappedFiles:
         return maps
 
     def _reserve_again(self, shards: Positions | int) -> _Maps:
-        """Return a newly reserved range, because `close` has dropped the old one.
+        """Return a newly reserved range of addresses, because `close` has dropped the old one.
 
         It does no harm if two threads reserve a range each. Raise `StorageError` if there are not
         enough addresses.
@@ -179,8 +179,8 @@ class MappedFiles:
         """Raise `IntegrityError` if a file of `shards` has changed its size since it was mapped.
 
         Sizes are compared at most every 10 ms, and less often if the comparisons would take more
-        than a hundredth of the time. A file that was removed or replaced is not an error, because
-        its map does not change.
+        than a hundredth of the running time. A file that was removed or replaced is not an error,
+        because its map does not change.
         """
         maps = self._maps
         if maps is not None and time.monotonic() >= maps.check_at:
@@ -299,7 +299,7 @@ class _Range:
                 "data": (self.address, True)}  # fmt: skip
 
     def leave(self) -> None:
-        """Keep the addresses forever, even when no array uses them.
+        """Keep the addresses reserved, even when no array uses them any more.
 
         The method is called after a failure that may have left a hole in the range, where other
         memory may be mapped. Releasing the range would release that memory too.
@@ -314,9 +314,9 @@ class _Range:
 def _probe(descriptor: int) -> None:
     """Raise `OSError` if the file cannot be mapped, like some files on FUSE and all in /sys.
 
-    The function makes two maps of the file outside the reserved range, and removes both. Two are
-    needed because mapping a file inside the range adds two maps: the range is one map, and becomes
-    three.
+    The function maps the file twice outside the reserved range, and removes both maps. Mapping the
+    file inside the range needs two more maps than before, because the range, which is one map, is
+    divided into three.
     """
     size, found = mmap.PAGESIZE, list[int]()
     try:
@@ -380,12 +380,12 @@ def _placed(sizes: Positions, unit: int) -> tuple[Positions, int]:
 
 
 def lines_of(places: Positions, first_rows: Positions, row: int) -> Positions | None:
-    """Return for each file the shift from row numbers to lines of the table, or None.
+    """Return the shift from row numbers to lines of the table for each file, or None.
 
-    Row `r` of file k is line ``r + shift[k]`` of the table. The docstring of the module explains
+    The docstring of the module explains the table. Row `r` of file k is line ``r + shift[k]`` of
     the table. The rows of file k begin at byte `places[k]` of the table, with row number
-    `first_rows[k]`. A line has `row` bytes. There is no table, and the result is None, if `row` is
-    0 or a value in `places` is not a multiple of `row`.
+    `first_rows[k]`. A line has `row` bytes. Return None, because there is no table, if `row` is 0
+    or a value in `places` is not a multiple of `row`.
     """
     if not row or (places % row).any():
         return None

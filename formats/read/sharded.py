@@ -60,8 +60,8 @@ class NumberSource(Protocol):
         """Return the rows at the indices `rows` [k], which count over all files: [k, width].
 
         The result is a new array. The argument `shards` holds the shard of each row, or is one
-        shard number for all rows. A row has `width` numbers, which is fixed for a source, and a
-        file holds whole rows.
+        shard number for all rows. Every row of a source has `width` numbers, and no row is divided
+        between two files.
         """
         ...
 
@@ -90,13 +90,17 @@ class NumberSource(Protocol):
 
     @property
     def first(self) -> Positions:
-        """Position of each shard's first number in the range of addresses (see `windows`)."""
+        """Index of each shard's first number in the range of addresses (see `windows`).
+
+        The range is seen as an array of numbers, from its first address on.
+        """
         ...
 
     def check_sizes(self, shards: Positions | int) -> None:
         """Raise `IntegrityError` if a file of `shards` has changed its size.
 
-        A source may skip this check if it was made a short time ago or is not necessary.
+        A source may skip the check if its last check was a short time ago, or if its reads notice
+        a changed size themselves.
         """
         ...
 
@@ -145,9 +149,9 @@ class Stream:
     def gather(self, starts: Positions, length: int) -> Numbers:
         """Return the windows of `length` numbers at positions `starts`: [len(starts), length].
 
-        If the files are mapped, this costs one memory copy for any number of shards, and some
-        microseconds more for each window that runs over the end of a shard. Raise `IndexError` for
-        a window outside the stream.
+        If the files are mapped, this costs one memory copy for any number of shards, and a few
+        microseconds for each window that runs over the end of a shard. Raise `IndexError` for a
+        window outside the stream.
         """
         if len(starts) == 0 or length == 0:
             return np.empty((len(starts), length), self.source.dtype)
@@ -167,7 +171,7 @@ class Stream:
 
         Batch `i` is an array [rows[i], length]. It equals the result of `gather` for the same
         positions and costs a memory copy. The positions of all windows are computed at once, which
-        saves some microseconds for each batch.
+        saves a few microseconds for each batch.
         """
         ends = list(accumulate(rows))
         begins = [0, *ends][: len(ends)]
@@ -193,8 +197,8 @@ class Stream:
     def take_rows(self, rows: Positions) -> Numbers:
         """Return the rows at the indices `rows` [k], k >= 1: an array [k, width].
 
-        All rows must exist, which is not checked. A call costs a memory copy and some microseconds,
-        which is less than a call of `gather`.
+        All rows must exist, which is not checked. A call costs a memory copy and a few
+        microseconds, which is less than a call of `gather`.
         """
         shards = self._row_cuts.shards_at(rows) if self._only is None else self._only
         self.source.check_sizes(shards)
@@ -203,9 +207,9 @@ class Stream:
     def _at_once(self, starts: Positions, length: int) -> Positions | None:
         """Return each window's position in the range of addresses that holds all shards, or None.
 
-        The result is None if a window is outside the stream or runs over the end of a shard, or
-        if there is no table of positions for `length`. The table is made when two consecutive
-        calls have the same `length`.
+        The result is None if a window is outside the stream or runs over the end of a shard. It is
+        also None until two consecutive calls have had the same `length`, because only then a table
+        of positions is made.
         """
         known = self._known_places(length)
         return known.of(starts) if known is not None else None
@@ -391,7 +395,7 @@ class WindowPlaces:
         self._near: tuple[np.int64, Positions] | None = None  # computed for the first large batch
 
     def of(self, starts: Positions) -> Positions | None:
-        """Return the positions in the range of addresses of the windows that begin at `starts`.
+        """Return the position in the range of addresses of each window that begins at `starts`.
 
         Return None if a window does not lie in one shard. The array `starts` must not be empty. Its
         values may be outside the stream.

@@ -189,7 +189,7 @@ def _check_known_positives(run: Verification, manifest: ArrayManifest) -> None:
     """Check that no negative of a pair is a known positive.
 
     A known positive is a source that is paired with the same question. In datasets converted
-    from another layout, only the source of the pair itself must not be a negative. In other
+    from another layout, a negative is wrong only if it is the source of the pair itself. In other
     datasets the pairs are sorted, and each negative costs a binary search.
     """
     sizes = pair_sizes(manifest.arrays, manifest.rows)
@@ -205,10 +205,9 @@ def _check_known_positives(run: Verification, manifest: ArrayManifest) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Negatives:
-    """Checker that finds negatives of pairs that are known positives of the pairs' questions.
+    """Checker that finds wrong negatives: sources that are known positives of the pair's question.
 
-    Both are row numbers in the table of sources. A known positive of a question is a source that is
-    paired with the question.
+    A known positive of a question is a source that is paired with the question in any pair.
     """
 
     run: Verification
@@ -223,7 +222,7 @@ class _Negatives:
                 return
 
     def check_own(self) -> None:
-        """Add a finding about the first pair whose own source is one of its negatives, if any."""
+        """Add a finding about the first negative that is the source of the same pair, if any."""
         for start, stop in _blocks(self.run, self.sizes.pairs, 8 * self.sizes.negatives):
             pairs, chosen = self.index.read(start, stop), self.negatives.read(start, stop)
             hits = np.flatnonzero(chosen == pairs[:, 1:])
@@ -235,8 +234,8 @@ class _Negatives:
     def _ranges(self) -> Iterator[tuple[int, int]]:
         """Yield ranges of questions as (first, stop), each with at most `_IN_MEMORY` pairs.
 
-        The questions are divided into bins of equal width, and a range consists of whole bins.
-        Only if a single bin has more pairs than that, a range has more.
+        The questions are divided into bins of equal width, and a range consists of whole bins. A
+        range that consists of a single bin may have more pairs.
         """
         if self.sizes.pairs <= _IN_MEMORY:
             yield 0, self.sizes.questions
@@ -308,8 +307,8 @@ def _open_rows(run: Verification, manifest: ArrayManifest, *names: str) -> list[
 def _blocks(run: Verification, rows: int, width: int) -> Iterator[tuple[int, int]]:
     """Yield (start, stop) row numbers that divide `rows` rows, each of `width` bytes, into blocks.
 
-    A block has at most a MiB, or a single row if a row is larger. Raise `VerificationStopped` after
-    an interruption.
+    A block is at most one MiB, or a single row if a row is larger. Raise `VerificationStopped`
+    after an interruption.
     """
     step = max(1, BLOCK_BYTES // max(1, width))
     for start in range(0, rows, step):

@@ -35,10 +35,10 @@ class BlockSum:
 
         crc(XOR of block[i] << 4 * i)  ==  crc(table[0], table[1], ...)
 
-    So one CRC-32 checks all blocks. A single wrong entry of the table is always detected, and so
-    are two swapped entries. That several wrong entries cancel out is as improbable as damage that
-    a CRC-32 misses. The bytes after the last whole block are checked by their own CRC-32. The
-    memory is one MiB, and 4 bytes for each MiB of the file.
+    So one CRC-32 checks all blocks. The bytes after the last whole block are checked by their own
+    CRC-32. A single wrong entry of the table is always detected, and so are two swapped entries.
+    Several wrong entries are missed as rarely as a CRC-32 misses damage. The memory is one MiB, and
+    4 bytes for each MiB of the file.
 
     >>> whole = BlockSum(3)
     >>> whole.update(b"abc")

@@ -48,8 +48,8 @@ def checked_offsets(
 ) -> Iterator[Offsets]:  # fmt: skip
     """Yield the offsets in a .npy file in chunks, checked against `rule`.
 
-    The file must hold `rows` offsets. Each chunk begins with the last offset before it, except at
-    the start of the list. Raise `Refused` about the first wrong offset.
+    The file must hold `rows` offsets. Before its own offsets, each chunk repeats the last offset
+    before them, except at the start of the list. Raise `Refused` about the first wrong offset.
 
     If a list of offsets is divided among several files, these arguments describe the file:
 

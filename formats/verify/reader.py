@@ -124,7 +124,7 @@ class Verification:
         self._crc_usable = self.hashing and self.sound(CRC_NAME)
 
     def has_contents(self, names: Iterable[str]) -> bool:
-        """Return whether all files `names` have no findings and known CRC-32s of their data."""
+        """Return whether every file in `names` has a known CRC-32 of its data and no findings."""
         return all(name in self.content_crcs and self.sound(name) for name in names)
 
     def check_content(self, split: str, stored: str, found: str) -> None:
@@ -280,8 +280,8 @@ class Reader:
     def rows(self, dtype: str, width: int) -> Iterator[npt.NDArray[Any]]:
         """Yield the rest of the file in arrays of shape [k, width], which hold k whole rows.
 
-        Each array is valid until the next one is requested. A row over a MiB is assembled in
-        memory.
+        Each array is valid until the next one is requested. A row larger than one MiB is assembled
+        in memory.
         """
         size = width * np.dtype(dtype).itemsize
         step = max(1, BLOCK_BYTES // max(1, size)) * size
@@ -299,12 +299,12 @@ class Reader:
     ) -> Iterator[npt.NDArray[Any]]:  # fmt: skip
         """Check the rows of a .npy file against `rules`, and yield the rows in blocks [k, width].
 
-        Raise `Refused` if the file does not have the type `dtype` and this `shape`.
+        Add a finding about the first number that breaks a rule. From then on, this rule is not
+        checked. The other rules are checked again from the next block on, so a number has only one
+        finding. When all rules are broken, no more blocks are yielded. The argument `what` is the
+        word for a row in findings, and `first` is the number of the first row of the file.
 
-        Add a finding about the first number that breaks a rule. That rule is not checked again,
-        and no further rule is checked in the same block, so that a number has only one finding.
-        When all rules are broken, no more blocks are yielded. The argument `what` is the word
-        for a row in findings, and `first` is the number of the first row of the file.
+        Raise `Refused` if the file does not have the type `dtype` and this `shape`.
         """
         self.expect_array(dtype, shape)
         left, width = list(rules), prod(shape[1:])
@@ -335,7 +335,7 @@ class Reader:
             pass
 
     def expect_array(self, dtype: str, shape: tuple[int, ...]) -> int:
-        """Read the header of a .npy file and return its size in bytes.
+        """Read the header of a .npy file and return the size of the header in bytes.
 
         Raise `Refused` if the file does not have this type and shape.
         """
@@ -389,9 +389,10 @@ def _expect_sequential(descriptor: int) -> None:
 class VerifyPlan:
     """The checks of one dataset, made from its manifest.
 
-    `folders` are folders that may exist without files, `counts` are the totals for the report, and
+    `folders` are folders that may exist without files. `counts` are the totals for the report.
     `read` are the names of the files whose content is checked, not only hashed. The function
-    ``check(run, tasks)`` checks these files, and runs the further `tasks` at the same time.
+    ``check(run, tasks)`` checks the content of these files. At the same time it runs `tasks`, which
+    may be any other tasks.
     """
 
     kind: str

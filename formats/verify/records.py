@@ -87,8 +87,9 @@ def check_records(run: Verification, manifest: Manifest) -> None:
 def check_row_splits(run: Verification, manifest: ArrayManifest) -> None:
     """Check index files and rejects.jsonl of a dataset of arrays.
 
-    The check finds rows that are in two splits. It need not look for rows in no split: a valid
-    manifest has as many rows in all splits together as in the arrays.
+    The check of index files finds rows that are in two splits. If there are none, each row is in
+    exactly one split, because in a valid manifest all splits together have as many rows as the
+    arrays.
     """
     indexes = [
         _SplitNumbers(
@@ -264,8 +265,8 @@ class Bits:
     def add(self, ids: Ids) -> int | None:
         """Add the increasing integers `ids` and return None.
 
-        If some of them are in the set already, add nothing. Return the index in `ids` of the first
-        one that is.
+        If some of them are already in the set, add nothing, and return the index in `ids` of the
+        first such integer.
         """
         if not len(ids):
             return None
@@ -279,7 +280,7 @@ class Bits:
         return None
 
     def missing(self) -> tuple[int, int | None]:
-        """Return the number of integers that are not in the set, and the first of them or None."""
+        """Return the number of integers below `count` that are missing, and the first or None."""
         present, first = 0, None
         for at in range(0, len(self._bytes), _SCAN_BYTES):
             cells = self._bytes[at : at + _SCAN_BYTES]
@@ -322,9 +323,10 @@ def check_rejects(
 def _check_lines(
     reader: Reader, records: RecordCounts, inputs: Sequence[InputEntry], bits: Bits | None
 ) -> None:
-    """Check that each line is valid, that its record is in no split, and that the counts match.
+    """Check each line of rejects.jsonl, and that the counts of rejected records match.
 
-    Raise `Refused` about the first problem.
+    A line must be valid, and its record must be in no split. Raise `Refused` about the first
+    problem.
     """
     decoder = msgspec.json.Decoder(_Reject)
     reasons: Counter[str] = Counter()

@@ -7,11 +7,13 @@
     full        SHA-256 of every file, and CRC-32 of each MiB to locate damage
 
 The level stat reads only config.json. The other levels read each file once, several files at a
-time. The memory is two MiB for each file being read, and one bit for each record. Damaged files are
-read once more to locate the damage, and arrays once more to compare them with one another. All
-findings are collected. Only an unusable config.json raises an error. Neither torch nor a tokenizer
-is imported, and no file is memory-mapped. Hashes detect accidents. For protection against an
-attacker, give the digest of config.json as `expect`.
+time. Some are read again: damaged files, to locate the damage, and files that must fit one
+another, to compare them. The memory is two MiB for each file being read, and one bit for each
+record.
+
+All findings are collected. Only an unusable config.json raises an error. Neither torch nor a
+tokenizer is imported, and no file is memory-mapped. Hashes detect accidents. For protection against
+an attacker, give the digest of config.json as `expect`.
 """
 
 from __future__ import annotations
@@ -67,9 +69,9 @@ def verify(
 
     The argument `expect` is the expected digest of config.json: ``sha256:`` and the 64 hex digits
     in `VerifyReport.config_sha256` of an earlier run. The function `progress` is called with the
-    number of bytes read and the total, from several threads but never from two at once. Raise
-    `InputError`, `IntegrityError` or `IncompatibleError` for an unusable config.json, and
-    `UsageError` for wrong arguments.
+    number of bytes read and the total number of bytes. The calls come from several threads, but
+    only one at a time. Raise `InputError`, `IntegrityError` or `IncompatibleError` for an unusable
+    config.json, and `UsageError` for wrong arguments.
 
         >>> report = verify("shards", "stat")                     # doctest: +SKIP
         >>> report.ok, len(report.findings)                       # doctest: +SKIP
