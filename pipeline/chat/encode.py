@@ -1,9 +1,9 @@
 """Encoding of rendered conversations as token ids and a loss mask with one value per token.
 
-The whole text is tokenized at once, as it is at inference. A token is trained on if it shares a
-byte with a span that is trained on. Each special token that the template writes becomes one token.
-If a message contains the name of a special token as plain text, the text between the special tokens
-of the template is encoded separately, by a tokenizer without special tokens.
+The whole text is tokenized at once, as at inference. A token is trained on if it shares a byte with
+a span that is trained on. Each special token that the template writes becomes one token. If a
+message contains the name of a special token as plain text, the text between the special tokens of
+the template is encoded separately, by a tokenizer without special tokens.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class MarkedEncoder:
     def _runs(self, documents: MarkedTexts) -> Iterator[range]:
         """Yield consecutive ranges of document indexes that together cover all `documents`.
 
-        The text of a range has about as many bytes as the engine encodes at once. A document that
-        contains special tokens as plain text gets a range of its own.
+        The documents of a range together have about as many bytes as the engine encodes at once. A
+        document that contains special tokens as plain text gets a range of its own.
         """
         sizes = np.fromiter(map(len, documents.texts), np.int64, len(documents))
         bands = np.cumsum(sizes) // self._encoder.batch_bytes

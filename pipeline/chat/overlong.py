@@ -1,6 +1,6 @@
-"""Policies for conversations with too many tokens.
+"""Policies for conversations with more tokens than the limit.
 
-Conversations without a token to train on are also refused here, unless `keep_untrained` is set. The
+Conversations without a token to train on are refused here too, unless `keep_untrained` is set. The
 policies work on parts of documents, which are ranges of tokens. A document that is not cut is one
 part. No tokens are copied before the parts to store are known.
 """
@@ -55,11 +55,11 @@ class Refusal:
 class Cutter:
     """Cutter that applies the token limit and the over-length policy of the plan `chat`.
 
-    The method `cut` adds to these items of `counts`:
+    The method `cut` increases two items of `counts`:
 
-    - the name of the policy, such as "split": documents over the limit
-    - "untrained_parts": parts that are left out because they have no token to train on, although
-      other parts of their document are stored
+    - the name of the policy, such as "split", by the number of documents over the limit
+    - "untrained_parts", by the number of parts that are left out because they have no token to
+      train on, although other parts of their document are stored
     """
 
     def __init__(self, chat: ChatPlan, counts: Counter[str]) -> None:

@@ -44,9 +44,9 @@ _ENDLESS = 8  # records over a limit of the template, after which sampling stops
 class ChatSample:
     """Rendered conversations of a sample.
 
-    The item `documents[i]` is the rendering of record `owners[i]` of the sample. The number of
-    records read is `records`, and `sample` describes the part of the input that was read. The
-    counter `refused` maps reasons to numbers of refused records.
+    The item `documents[i]` is the rendering of record `owners[i]` of the sample. The field
+    `records` is the number of records read, and `sample` describes the part of the input that was
+    read. The counter `refused` maps reasons to numbers of refused records.
     """
 
     masked_by: str
@@ -100,8 +100,8 @@ class SampleRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ) -> SampleRequest:
         """Return a request for a sample of the surveyed inputs.
 
-        About `room` bytes are read at each of eight places. With four places or fewer, more bytes
-        are read at each, so that the sample does not become smaller.
+        About `room` bytes are read at each of up to eight places. If there are only four places or
+        fewer, more bytes are read at each, so the sample is about as large as with eight.
         """
         sources, units = surveyed.sources, surveyed.units
         step = max(1, len(units) // _PLACES)

@@ -361,8 +361,8 @@ class _ChatUnit(RecordUnit[_EncodedBatch]):
     def _own_keys(self, batch: ChatBatch, found: Renderings) -> list[bytes]:
         """Return the split key of each record, for a build without the option `split_key`.
 
-        The key of a conversation is its rendered text. The key of preferences is their prompt or,
-        without a prompt, their first text. The key of a refused record is meaningless.
+        The key of a conversation is its rendered text. The key of a preference record is its prompt
+        or, if there is no prompt, its first text. The key of a refused record is meaningless.
         """
         texts = found.documents.texts
         if found.owners == list(range(len(batch.records))) and self._chat.form == "chat":

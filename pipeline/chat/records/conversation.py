@@ -22,8 +22,8 @@ FORMS: tuple[Form, ...] = ("chat", "pairs", "labels", "groups")
 class Conversation(msgspec.Struct, kw_only=True):
     """Messages of a conversation in order, ready for a chat template.
 
-    A message is a dict with `role` and `content` (usually text), and with the fields that templates
-    know, if the record has them: `tool_calls`, `tool_call_id`, `name`, `reasoning_content`.
+    A message is a dict with `role` and `content` (usually text). It may also have the fields
+    `tool_calls`, `tool_call_id`, `name` and `reasoning_content`, which templates know.
     """
 
     messages: list[dict[str, Any]]

@@ -38,8 +38,8 @@ def answer_start(messages: list[Message]) -> int:
 def labelled(conversation: Conversation, label: Any) -> ChatRecord:
     """Return the record of a conversation with an answer labelled good (True) or bad (False).
 
-    If the field `prompt` of the conversation is 0, it is set to the `answer_start` of its messages.
-    Raise `BadLineError` if `label` is not a boolean, or if there is no prompt or no answer.
+    If `conversation.prompt` is 0, it is set to `answer_start(conversation.messages)`. Raise
+    `BadLineError` if `label` is not a boolean, or if there is no prompt or no answer.
     """
     if not isinstance(label, bool):
         raise BadLineError(
@@ -94,7 +94,7 @@ class Answers:
         """Return the record of several responses to `prompt`, each with its reward.
 
         If `rewards` is None, all rewards are NaN. Raise `BadLineError` if `responses` or `rewards`
-        cannot be used, or if `prompt` has no message of the user.
+        cannot be used, or if `prompt` has no user message.
         """
         if not isinstance(responses, list):
             raise BadLineError(
@@ -119,9 +119,9 @@ class Answers:
     ) -> Conversation:
         """Return the conversation of `prompt` and `answer` (the value of field `name`).
 
-        If the messages of `answer` begin with a prompt of their own, only the system turn of
-        `prompt` is put before them. In this case, the field `prompt` of the result is -1, because
-        it is not known yet how many of its messages belong to the prompt.
+        If the messages of `answer` begin with a prompt of their own, they replace `prompt`, except
+        for its system turn. In this case, it is not known yet how many of them are the prompt, so
+        `Conversation.prompt` is -1.
         """
         messages, train = self.answer(answer, name)
         whole = messages[0]["role"] in _ASKING
@@ -160,13 +160,14 @@ def _system_turn(prompt: list[Message], messages: list[Message]) -> list[Message
 
 
 def _find_prompt(found: list[Conversation], prompt: list[Message]) -> None:
-    """Set the field `prompt` of the conversations `found` to the length of their common prompt.
+    """Set the field `prompt` of the two conversations `found` to the length of their common prompt.
 
-    The common prompt consists of the messages with which both conversations begin. It ends before
-    the turn of the assistant in which they first differ. Raise `BadLineError` in these cases:
+    The common prompt consists of the messages before the answers, which are the same in both
+    conversations. Each answer begins with an assistant message. Raise `BadLineError` in these
+    cases:
 
-    - The common prompt contains no message of the user.
-    - The conversations first differ in a message that is not an answer.
+    - The common prompt contains no user message.
+    - The first difference is in a system, developer or user message.
     - The record gives a `prompt` that is not empty, and its last message is not in the common
       prompt.
     """

@@ -1,7 +1,7 @@
 """Reader for batches of chat records from a span of any input.
 
 Reading a plain JSON line of a few hundred bytes takes about 4 us. A record that cannot be used
-becomes a `Reject` with its position and the reason. It has a record number like all others.
+becomes a `Reject` with its position and the reason. Such records are numbered like all others.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def _one_of(
 class ChatReader(StreamReader):
     """Reader for the batches of one span.
 
-    To measure the time of reading, the function `lap` is called with "read" after each block.
+    If the argument `lap` is given, `lap("read")` is called after each block, to measure the time of
+    reading.
     """
 
     def __init__(

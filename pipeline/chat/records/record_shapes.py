@@ -9,7 +9,8 @@
 | prompt | `prompt`, `completion`: texts, or turns |
 
 A record of any shape may have `system` and `tools` (or `functions`). In every shape, turns may have
-the fields `role` and `content`, or `from` and `value`. Records with further fields are preferences:
+the fields `role` and `content`, or `from` and `value`. A record with one of these sets of fields is
+a preference:
 
 - pairs: `chosen` and `rejected`
 - groups: `responses` or `completions`, possibly with `rewards` or `scores`
@@ -117,8 +118,8 @@ class Shaper:
     def records(self, found: list[Record]) -> tuple[list[ChatRecord], PlainTurns | None]:
         """Return the `ChatRecord` of each object in `found`, and the turns of all records or None.
 
-        The turns are returned only if all records have the same fields, use only one of them, and
-        contain plain turns in it. Raise `BadLineError` if a record cannot be used.
+        The turns are returned only if all records have the same fields and hold plain turns in the
+        only field that is used. Raise `BadLineError` if a record cannot be used.
         """
         layouts = set(map(tuple, found))
         field = self._of_plain_turns.get(layouts.pop()) if len(layouts) == 1 else None
@@ -152,7 +153,7 @@ class Shaper:
         """Return the error to raise in place of `bad`.
 
         If no shape fits and `record` lacks a field that `--columns` names, the error names this
-        field. Otherwise, it is `bad` itself.
+        field. Otherwise, `bad` itself is returned.
         """
         reason = bad.args[0]
         missing = [".".join(path) for path in self._columns.values() if not _has(record, path)]
@@ -279,7 +280,7 @@ class Shaper:
     ) -> tuple[list[Message], list[Any] | None]:
         """Return the messages before the answers of a record (possibly none), and its tools.
 
-        Raise `BadLineError` if the last of these messages is a turn of the assistant.
+        Raise `BadLineError` if the last of these messages is an assistant message.
         """
         messages: list[Message] = []
         if layout.shape in ("alpaca", "instances"):
@@ -292,7 +293,7 @@ class Shaper:
         return self._with_system(messages, layout, record), _tools(layout, record)
 
     def _prompt_turns(self, value: Any, name: str) -> list[Message]:
-        """Return the messages of a prompt, which is a text of the user, a transcript, or turns.
+        """Return the messages of a prompt, which is a user's text, a transcript, or turns.
 
         The prompt is `value` (the value of field `name`). Raise `BadLineError` if it cannot be
         read.

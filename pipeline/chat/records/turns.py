@@ -248,7 +248,7 @@ class Turns:
 
 
 def _in_order(roles: list[str], lists: list[Any]) -> bool:
-    """Return whether a turn of the assistant or of a tool comes directly before each tool turn.
+    """Return whether each tool turn directly follows an assistant turn or another tool turn.
 
     The argument `roles` lists the roles of all turns in `lists`, one list after the other. A tool
     turn must not be the first turn of its list.
@@ -317,8 +317,8 @@ def _content_parts(content: Any, role: str, where: str) -> _Content:
 def _with_results(message: Message, said: _Content, where: str) -> list[Message]:
     """Return the tool results in a turn, followed by `message` if it is not empty.
 
-    Raise `BadLineError`, which says `where` the turn is, if it has no tool results and `message` is
-    empty. An empty message of the role "tool" is allowed.
+    Raise `BadLineError`, which says `where` the turn is, if the turn has no tool results and
+    `message` is empty. An empty message with the role "tool" is allowed.
     """
     empty = not (message["content"] or said.calls or message.get("reasoning_content"))
     if said.results:

@@ -1,21 +1,21 @@
 """Spans of messages in a rendering, located by rendering growing prefixes of the conversation.
 
 For each message, two prefixes of the conversation are rendered. The first ends before the message,
-and the second ends after it. For a message of the assistant, the first rendering also includes the
+and the second ends after it. For an assistant message, the first rendering also includes the
 generation prompt, which a model receives before it answers. The span of the message begins where
 the first rendering ends, and stops where the second ends. The span is certain only if the rendering
 of the whole conversation begins with each of the two renderings.
 
 Some templates change the text before a message if other messages follow. For example, Mistral's
 template prints the tools before the last question. For such templates, a mark is inserted in the
-message before the answer, and only the text behind the mark is compared. Three conversations are
+message before the answer, and only the text after the mark is compared. Three conversations are
 rendered with the mark:
 
 1. the messages before the answer, with the generation prompt
 2. the messages up to and including the answer
 3. the whole conversation
 
-Let t1, t2 and t3 be the texts behind the mark in these renderings. The record is refused unless t2
+Let t1, t2 and t3 be the texts after the mark in these renderings. The record is refused unless t2
 begins with t1, and t3 begins with t2. The words of the answer are the text that t2 has after t1.
 """
 
@@ -60,10 +60,10 @@ class Prefixes:
     def words_span(self, index: int) -> tuple[int, int]:
         """Return the span of the words of message `index`.
 
-        For a message of the assistant, the words are what a model generates after the generation
-        prompt. For any other message, they are all text that the message adds. White space that
-        follows a special token at the end is not part of the span. Raise `RenderError` if the span
-        cannot be located with certainty.
+        For an assistant message, the words are what a model generates after the generation prompt.
+        For any other message, they are all text that the message adds. If the words end with a
+        special token and white space, this white space is not part of the span. Raise `RenderError`
+        if the span cannot be located with certainty.
         """
         try:
             start, end = self._span(index, self._before(index))
@@ -77,7 +77,7 @@ class Prefixes:
     def added_span(self, index: int) -> tuple[int, int]:
         """Return the span of all text that message `index` adds.
 
-        For a message of the assistant, the span includes the text of the generation prompt. Raise
+        For an assistant message, the span includes the text of the generation prompt. Raise
         `RenderError` if the span cannot be located with certainty.
         """
         return self._span(index, self._prefix(index, prompt=False))
@@ -94,12 +94,12 @@ class Prefixes:
         return len(before), len(after)
 
     def _before(self, index: int) -> str:
-        """Return the text before the words of message `index`.
+        """Return the rendering up to the words of message `index`; see `words_span` for its words.
 
-        For a message of the assistant, this text ends with the generation prompt. The prompt may
+        For an assistant message, this text ends with the generation prompt. The prompt may itself
         end with text that the template does not write before past answers, such as the opening of a
-        thought. This ending is not part of the result. The method `_head` finds where the ending
-        begins. Raise `RenderError` if a rendering fails or the template has no generation prompt.
+        thought. Such an ending is left out of the result. Raise `RenderError` if a rendering fails
+        or the template has no generation prompt.
         """
         if self._messages[index].get("role") != "assistant":
             return self._prefix(index, prompt=False)
@@ -147,11 +147,11 @@ class Prefixes:
         self, messages: Sequence[Mapping[str, Any]], marked: Sequence[Mapping[str, Any]], *,
         prompt: bool = False,
     ) -> tuple[int, str]:  # fmt: skip
-        """Return the position of the mark in the rendering of `messages`, and the text behind it.
+        """Return the position of the mark in the rendering of `marked`, and the text after it.
 
-        The sequence `marked` contains the same messages, with a mark in one of them. Raise
-        `ValueError` if the template fails, changes the text because of the mark, or does not print
-        the mark exactly once.
+        The sequence `marked` is a copy of `messages` with a mark in one of them. Raise
+        `ValueError` if the template fails on one of the two sequences, changes the text because of
+        the mark, or does not print the mark exactly once.
         """
         try:
             text = self._render(messages, prompt=prompt)
@@ -197,7 +197,8 @@ def _common(prompt: str, head: str | None, bare: str) -> str | None:
     """Return the text that comes before an answer, or None if it is not known.
 
     The text `bare` is the rendering of the messages before the answer, and `prompt` is the same
-    rendering with the generation prompt. The text `head` is the result of `Prefixes._head`.
+    rendering with the generation prompt. The text `head` is what the template writes before an
+    answer with fixed words (see `Prefixes._head`), or None if this is not known.
     """
     if head is not None and prompt.startswith(head):
         return head
@@ -225,7 +226,7 @@ def _marked(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def trimmed_length(said: str, special_tokens: tuple[str, ...]) -> int:
-    r"""Return the length of `said`, without white space at the end that follows a special token.
+    r"""Return the length of `said`, leaving out white space after a special token at the end.
 
     >>> trimmed_length("Yes.<|im_end|>\n", ("<|im_end|>",))
     14

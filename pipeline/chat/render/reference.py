@@ -23,7 +23,7 @@ class CutError(RenderError):
 
 
 class Rendered(NamedTuple):
-    """Rendered text of one conversation, with spans of its characters.
+    """Rendered text of one conversation, with spans in characters.
 
     The text in `spans` is trained on. Each span in `literal` is a special token that the record
     contains as plain text, and that must stay text. Spans are in order, do not overlap, and are not

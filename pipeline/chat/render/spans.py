@@ -158,7 +158,7 @@ def find_spans(
 def _everything(
     conversation: Conversation, prefixes: Prefixes, chosen: Sequence[int], length: int
 ) -> list[Span]:
-    """Return spans of all text except the prompt and the messages that are not `chosen`.
+    """Return the spans of all text outside the prompt and the messages that are not `chosen`.
 
     The rendering has `length` characters. Raise `RenderError` if a span cannot be located with
     certainty.
@@ -180,13 +180,13 @@ def _by_markers(
 ) -> list[Span]:  # fmt: skip
     """Return the spans of the messages with the indexes `chosen`, for a template with markers.
 
-    Messages of other roles than "assistant" are located by `prefixes`. If all messages of the
-    assistant are chosen, all marked spans are returned. If only some are chosen, their marked spans
-    are found as follows:
+    Messages whose role is not "assistant" are located by `prefixes`. If all assistant messages are
+    chosen, all marked spans are returned. If only some are chosen, their marked spans are found as
+    follows:
 
-    - If there are as many marked spans as messages of the assistant, and each span contains the
-      words of its message, they match in order. The words are compared because a template may mark
-      one message twice and another never.
+    - If there are as many marked spans as assistant messages, and each span contains the words of
+      its message, they match in order. The words are compared because a template may mark one
+      message twice and another never.
     - Otherwise, the conversation up to a chosen message is rendered without this message and then
       with it. The marked spans that only the second rendering has belong to this message.
     """

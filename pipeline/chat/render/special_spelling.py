@@ -1,9 +1,9 @@
 """Special tokens that a record contains as plain text, and their spans in the rendering.
 
 Special tokens that the template writes are encoded as special tokens. Special tokens in the text of
-a record must stay text, or a record could end its own turn. To locate them, the record is rendered
-a second time with a noncharacter before and after each special token in it. Apart from these marks,
-both renderings must be the same. Otherwise the record is refused.
+a record must stay text. Otherwise, a record could end its own turn. To locate them, the record is
+rendered a second time with a noncharacter before and after each special token in it. Apart from
+these marks, both renderings must be the same. If they are not, the record is refused.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Spelling:
         return counts
 
     def texts(self, values: Sequence[Any]) -> list[str]:
-        """Return the texts among `values`, and the texts inside objects that may contain a token.
+        """Return every text among `values`, and all texts in the objects that may contain a token.
 
-        An object is first searched as one JSON text, and is left out if this contains no special
-        token. This takes a tenth of the time of visiting all its texts.
+        To find out whether an object may contain one, it is searched as one JSON text. This takes a
+        tenth of the time of visiting all its texts.
         """
         texts: list[str] = []
         for value in values:

@@ -96,8 +96,8 @@ class CompiledTemplate:
 
         If `marks` are given, the first of these two characters is put before each text between
         generation markers, and the second after the text. The number `characters` is the
-        approximate size of the record: if the record is large, every step counts several times
-        toward the limit of steps. Raise `RenderError` if rendering fails.
+        approximate size of the record. If the record is large, every step counts several times
+        toward the step limit. Raise `RenderError` if rendering fails.
         """
         environment = self.environment
         environment.budget.restart(characters)

@@ -1,9 +1,9 @@
 """The Jinja tag `{% generation %}`, with which templates mark the text that a model generates.
 
 The library transformers has the same tag (`return_assistant_tokens_mask`). In a rendering with
-marks, one noncharacter of Unicode is written before this text, and another after it. Both stay
-beside the text in macros, `set` blocks and concatenations. If the marks are removed, the result
-must equal a rendering that was made without marks. The spans between the marks are therefore also
+marks, one noncharacter of Unicode is written before this text, and another after it. The marks stay
+beside the text even if it passes through macros, `set` blocks or concatenations. Apart from the
+marks, this rendering must equal one without marks. The spans between the marks are therefore also
 the spans in the rendering without marks.
 """
 

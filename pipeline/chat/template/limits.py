@@ -74,7 +74,7 @@ class Budget:
     def operate(self, operator: str, left: Any, right: Any) -> None:
         """Count the characters in the result of `left operator right`, for +, *, ** and %.
 
-        Raise `LimitError` if there are too many, or if the result is too large a number.
+        Raise `LimitError` if the result has too many characters, or is too large a number.
         """
         if operator == "+":
             if isinstance(left, str | bytes | list | tuple) and isinstance(right, type(left)):
@@ -99,8 +99,7 @@ class Budget:
         """Count the characters in the result of formatting `text` with `values`.
 
         The argument `places` is the number of fields in `text`. Raise `LimitError` if the result
-        may be too long, if a field is too wide, or if one of the `values` decides the width of a
-        field.
+        may be too long, or if a field is too wide or takes its width from `values`.
         """
         if _WIDE.search(text) or _NESTED.search(text):
             raise LimitError(f"a format asks for a width over {_MAX_WIDTH:,}, or one from data")

@@ -191,7 +191,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return super().call(__context, __obj, *args, **kwargs)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
-        """Raise `SecurityError` for a private attribute, which Jinja would print as nothing."""
+        """Raise `SecurityError` for a private attribute, which Jinja would print as empty text."""
         raise SecurityError(f"access to {attribute!r} of a {type(obj).__name__} is unsafe")
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:

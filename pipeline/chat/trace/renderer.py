@@ -180,9 +180,10 @@ class Renderer:
     def _specialize(self, found: _Analyzed, expected: Marked | None) -> Marked | None:
         """Make a specialization for the record `found`, and return what it renders for this record.
 
-        Store the specialization if it gives the text of the reference renderer and, if `expected`
-        is given, the same spans. Otherwise, record that similar records have no specialization, and
-        return None. Also return None if the specialization is stored but cannot render this record.
+        The specialization is stored if it gives the text of the reference renderer and, if
+        `expected` is given, the same spans. If there is no such specialization, a note is stored
+        that the reference renderer must render similar records. Return None in this case, or if the
+        specialization cannot render this record.
         """
         trace = Trace(found.values)
         specialization = filled = None

@@ -1,12 +1,13 @@
 """Specializations: the output of a template for all conversations of one structure.
 
 A specialization has gaps for the texts of a record. It is made by running the template on symbolic
-text (symbolic.py). Spans are located in the same way as in the rendering of a single record
-(prefixes.py, spans.py), but in symbolic text, so they are valid for all texts. If the template asks
-a question about a text, a specialization is valid only for records that give the same answer.
-Records with another answer need their own specialization. The reference renderer also renders the
-record from which a specialization was made, and must give the same text. Filling in the texts of a
-record takes about 1 us.
+text (symbolic.py). Spans are located in this symbolic text, in the same way as in the rendering of
+a single record (prefixes.py, spans.py), and are therefore valid for all texts. If the template asks
+a question about a text, the specialization is valid only for records that give the same answer.
+Records with another answer need their own specialization.
+
+To check a specialization, the reference renderer renders the record from which it was made, and
+must give the same text. Filling in the texts of a record takes about 1 us.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ class Specialization:
     template, or a gap, which is stored as b"". A pair (i, j) in `places` means that value j of a
     record is filled into piece i.
 
-    The tuple `edges` is (start, stop, start, stop, ...) for the spans to train on. An edge i is the
-    end of piece i in the filled text. Piece 0 is always empty, so edge 0 is the start of the text.
-    The tuple `open_ended` holds the indexes of spans that may be empty or end in white space,
-    depending on the texts. The flag `is_mixed` is true if a value may contain words of the
-    template.
+    The tuple `edges` is (start, stop, start, stop, ...) for the spans to train on. The number i in
+    `edges` means the end of piece i in the filled text. Piece 0 is always empty, so 0 means the
+    start of the text. The tuple `open_ended` holds the indexes of spans that may be empty or end in
+    white space, depending on the texts. The flag `is_mixed` is true if a value may contain words of
+    the template.
     """
 
     pieces: list[bytes]
@@ -100,8 +101,8 @@ class Specialization:
         """Return the spans of the special tokens that `values` contain as plain text.
 
         The spans are given as a list [start, stop, start, stop, ...], in bytes of the filled text.
-        Return None if a value may contain words of the template, because a special token in this
-        value may be one that the template wrote.
+        Return None if a value may contain words of the template. A special token in such a value
+        may come from the template and not from the record.
         """
         if self.is_mixed:
             return None
@@ -119,10 +120,10 @@ class Specialization:
         return pieces
 
     def _close(self, text: bytes, edges: list[int]) -> bool:
-        """Remove white space after special tokens from the ends of the `open_ended` spans.
+        """Cut white space that follows a special token off the ends of the `open_ended` spans.
 
-        The list `edges` is changed in place. Return False if one of these spans is empty, otherwise
-        True.
+        The list `edges` holds the starts and stops of all spans in `text`, and is changed in place.
+        Return False if one of the `open_ended` spans is empty, otherwise True.
         """
         for span in self.open_ended:
             start, stop = edges[2 * span : 2 * span + 2]
@@ -177,7 +178,7 @@ class Entry(NamedTuple):
     """Specialization, with the steps that show whether it fits a record.
 
     Each step is a tuple (function, getter, args, answer). To test a record with the texts `values`,
-    `result = function(getter(values), *args)` is computed for one step after the other:
+    `result = function(getter(values), *args)` is computed for each step in order:
 
     - If `answer` is None, `result` is a derived text, and is appended to `values`.
     - Otherwise, the record fits only if `bool(result)` is `answer`.
@@ -195,8 +196,8 @@ _BY_REFERENCE = Entry((), None)
 class Specializations:
     """Specializations of one template, grouped by structure.
 
-    After the same answers, a template always takes the same next step. Therefore at most one entry
-    fits a record, and the order in which entries are tried does not matter.
+    The steps of a template depend only on the structure and on the answers so far. Therefore at
+    most one entry fits a record, and the order in which entries are tried does not matter.
     """
 
     def __init__(self) -> None:
@@ -385,7 +386,7 @@ class _SymbolicSession(Session):
         self._trace = trace
 
     def prefixes(self, text: str, special_tokens: tuple[str, ...]) -> Prefixes:
-        """Return a `Prefixes` for `text` that also knows from which message symbolic text comes."""
+        """Return a `Prefixes` for `text` that can tell which message a symbolic text comes from."""
         return _SymbolicPrefixes(
             self.render, self.messages, text, special_tokens, self._is_from_message
         )
@@ -400,10 +401,10 @@ class _SymbolicSession(Session):
 class _SymbolicPrefixes(Prefixes):
     """Positions of messages for templates that change an answer if other messages follow.
 
-    For example, some templates remove the thoughts of earlier answers. Symbolic text shows where
-    the texts of an answer are. The span of the answer ends after the last of these texts and the
-    words that the template writes behind it. These words are known from the rendering in which the
-    answer is the last message.
+    For example, some templates remove the thoughts of earlier answers. Symbolic text shows which
+    texts of the answer are still there. The span of the answer ends with the last of these texts
+    and the template's closing words. The closing words are found by rendering the conversation up
+    to and including the answer.
     """
 
     def __init__(

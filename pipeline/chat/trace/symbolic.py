@@ -1,16 +1,15 @@
 """Symbolic text: a `str` that represents unknown text and records what a template does with it.
 
 Templates rarely examine the texts of a record. Most insert the texts unchanged between words of the
-template. A `SymbolicText` contains single characters (of Unicode's last private plane), each of
-which represents a text of a record. A template that runs on symbolic text gives symbolic text:
+template. In a `SymbolicText`, each text of a record is represented by a single character (of
+Unicode's last private plane). The rendering of symbolic text is symbolic text too. It shows the
 words of the template around the unknown texts, for all records of one structure at once.
 
 If a template learns something about an unknown text (for example, whether it starts with a space),
 this is recorded as a question, with the answer for the current record. If the template computes a
 new text from an unknown text, this is recorded as an operation, and the result is a derived text.
-Every other access raises `RefusalError`. The rendering of another record that gives the same
-answers is therefore the same symbolic text, in which each character is replaced by a text of this
-other record.
+Every other access raises `RefusalError`. If another record gives the same answers, its rendering is
+therefore the same symbolic text, with each character replaced by a text of that record.
 """
 
 from __future__ import annotations
@@ -107,8 +106,8 @@ class Trace:
     """Log of one run of a template on a record.
 
     The list `values` holds the texts and objects of the record, followed by the derived texts. The
-    list `steps` holds the questions and operations in order. After the same answers, the next step
-    is the same for every record.
+    list `steps` holds the questions and operations in order. Two records of the same structure have
+    the same steps as long as they give the same answers.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
@@ -124,10 +123,11 @@ class Trace:
         return SymbolicText(chr(FIRST + index), self)
 
     def ask(self, name: str, of: str, *args: Any) -> bool:
-        """Return the answer to the question `name` about the symbolic text `of`, for this record.
+        """Return the answer to the question `name` about the symbolic text `of`.
 
-        The question and its answer are added to `steps`, unless the same question was asked before.
-        Raise `RefusalError` if one of `args`, the arguments of the question, contains unknown text.
+        The answer is for the current record. It is added to `steps` with the question, unless the
+        same question was asked before. Raise `RefusalError` if one of `args`, the arguments of the
+        question, contains unknown text.
         """
         step = Step(name, of, _plain(args))
         if step not in self._answers:
@@ -161,10 +161,10 @@ class Trace:
             self._mixed.add(character)
 
     def origins(self, character: str) -> frozenset[int]:
-        """Return the indexes of the values from which the text of `character` was made.
+        """Return the indexes in `values` of the record's texts from which a text was made.
 
-        A text of the record has only its own index. A derived text (the result of an operation) may
-        be made from several values.
+        The text is the one that `character` represents. For a text of the record, the result is
+        only its own index. For a derived text (the result of an operation), there may be several.
         """
         return self._origins.get(character, frozenset([ord(character) - FIRST]))
 
@@ -311,8 +311,8 @@ class SymbolicObject(dict[str, Any]):
 def to_json(value: SymbolicText | SymbolicObject, *args: Any) -> SymbolicText:
     """Return symbolic text for the JSON text of `value`.
 
-    The arguments `args` are whether to write only ASCII, the indent, the separators, and whether to
-    sort the names. This is a function because templates could call a method.
+    The arguments `args` are those of the filter `tojson`: `ensure_ascii`, `indent`, `separators`
+    and `sort_keys`. This is not a method, because templates could call a method.
     """
     text = value._text if isinstance(value, SymbolicObject) else value
     return text._trace.derive("json", _characters(text), *args)
