@@ -428,11 +428,11 @@ class WindowPlaces:
         return at, inside
 
     def _make_near(self) -> tuple[np.int64, Positions]:
-        """Set `_near` and return it: a number of bits, and an array of shifts (int64).
+        """Make the attribute `_near`, and return it: a number of bits, and an int64 array `shifts`.
 
         A window that begins at `start` in the stream is at ``start + shifts[start >> bits]`` in
-        the range of addresses. If the starts with the same ``start >> bits`` need different
-        shifts, their entry is `_NOWHERE`.
+        the range of addresses. The entry is `_NOWHERE` if not all windows with the same
+        ``start >> bits`` have the same shift.
         """
         pieces = max(_PIECES, min(_MOST_PIECES, _PIECES_OF_EDGES * len(self._edges)))
         bits = max(0, (self._total - 1).bit_length() - pieces.bit_length() + 1)

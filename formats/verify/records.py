@@ -41,11 +41,11 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _SplitNumbers:
-    """Numbers in the index of one split (record ids or rows), and the words for them in findings.
+    """Record ids or row numbers in the index of one split, and the words for them in findings.
 
-    `files` lists (name, number of items) for each file that holds numbers. If `by_shard` is true,
-    each shard has such a file, otherwise there is a single index file. All numbers are below
-    `limit`. `distinct` is the number of different numbers, or None if no number may repeat.
+    `files` lists (name, number of items) for each file that holds such numbers. If `by_shard` is
+    true, each shard has such a file, otherwise there is a single index file. All numbers are below
+    `limit`. `distinct` is how many different numbers there are, or None if no number may repeat.
     """
 
     files: Sequence[tuple[str, int]]
