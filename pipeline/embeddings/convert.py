@@ -1,10 +1,9 @@
 """Conversion of rows of an input to rows of the stored arrays.
 
 A row with a problem in any column is left out of all arrays. A vector is refused if it contains NaN
-or infinity or only zeros, or if it overflows the stored type or becomes all zeros in it. So every
-stored vector has a finite length above zero. The result for a row does not depend on other rows.
-The checks make two or three passes over rows that stay in the CPU caches, at 1 to 3 GB/s (float16:
-0.8 GB/s).
+or infinity or only zeros, or if it overflows the stored type or becomes all zeros in it. So the
+length of every stored vector is finite and above zero. The result for a row does not depend on
+other rows. The checks process 1 to 3 GB of vectors per second, or 0.8 GB for float16.
 """
 
 from __future__ import annotations
@@ -81,9 +80,9 @@ def stored_arrays(plan: EmbeddingPayload) -> dict[str, Stored]:
 class Converter:
     """Converter that checks the rows of one unit and turns them into the stored types.
 
-    The attribute `labels` has a dict for each label column, by name. The dict maps each text that
-    has occurred to its number. The function `lap` is called at the end of each stage with the name
-    of the stage.
+    In the attribute `labels`, ``labels[column][text]`` is the number of a text that has occurred in
+    a label column. The function `lap` is called at the end of each stage with the name of the
+    stage.
     """
 
     def __init__(
@@ -101,8 +100,8 @@ class Converter:
     def rows(self, rows: InputRows, source: int) -> tuple[BlockArrays, list[tuple[int, Problem]]]:
         """Return the stored arrays of the good rows by name, and the problems of the bad rows.
 
-        Each problem is preceded by the number of its row in the block. The problems are sorted by
-        row. `source` is the index of the input, which is stored as provenance.
+        The problems are (row number in the block, problem) tuples, sorted by row. `source` is the
+        index of the input, which is stored as provenance.
         """
         problems = dict(rows.problems)
         for column in self._plan.columns:
@@ -260,7 +259,10 @@ def as_float32(values: ColumnValues, column: Column) -> Floats:
 
 
 def _suspects(floats: Floats) -> npt.NDArray[np.intp]:
-    """Return the numbers of the rows whose sum of squares in float32 is zero, infinite or NaN."""
+    """Return the numbers of the rows that may contain only zeros, or NaN or infinity.
+
+    The sum of squares of such a row, computed in float32, is zero, infinite or NaN.
+    """
     squares = np.einsum("ij,ij->i", floats, floats)
     return np.flatnonzero(~((squares > 0) & (squares < np.inf)))
 
@@ -338,9 +340,10 @@ def _vanished(column: Column, dtype: str) -> Problem:
 
 
 def _int8(floats: Floats, column: Column) -> tuple[Array, Array | None, dict[int, Problem]]:
-    """Return int8 rows with a largest magnitude of 127, their scales, and the problems by row.
+    """Return the rows of `floats` as int8, the scale of each row, and the problems by row.
 
-    A stored row times its scale is approximately the original row.
+    A stored row times its scale is approximately the original row. The scale is chosen so that the
+    largest magnitude in the stored row is 127.
     """
     scale = np.abs(floats).max(axis=1) / np.float32(_INT8_MAX)
     vanished = np.flatnonzero(scale < _LEAST_SCALE).tolist()

@@ -1,8 +1,8 @@
 """Rows of JSONL files as columns of vectors, numbers, booleans and texts.
 
-msgspec decodes only the fields that are needed (see `json_lines`), at about 200 MB/s of JSON. Most
-of this time is spent on parsing numbers. A block with a blank or invalid line is parsed line by
-line.
+msgspec decodes only the fields that are needed (see `json_lines`). It reads about 200 MB of JSON
+per second, and spends most of the time on parsing numbers. A block with a blank or invalid line is
+parsed line by line.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ _VALUES: dict[str, Callable[[list[Any], Column], ColumnValues]] = {
 
 @dataclass(kw_only=True, slots=True)
 class _FirstLines:
-    """Beginning of a JSONL file: the first block of lines in which a record can be read.
+    """First block of a JSONL file that is not blank and is not a single line over the size limit.
 
     `lines` is the number of non-blank lines in the block, and `size` is its number of decompressed
     bytes. Both are 0 if there is no such block. `objects` contains the JSON objects in the first
@@ -301,10 +301,10 @@ def _type_of(value: Any) -> FieldType:
 
 
 def json_sizes(source: Source) -> tuple[int, int]:
-    """Return the number of non-blank lines and of decompressed bytes in the first block of a file.
+    """Return the number of non-blank lines and of decompressed bytes in one block of a JSONL file.
 
-    A block is skipped if it is blank, or if it consists of a single line over the size limit.
-    Return (0, 0) if all blocks are skipped.
+    The block is the first that is not blank and is not a single line over the size limit. Return
+    (0, 0) if there is no such block.
     """
     found = _first_lines(source)
     return found.lines, found.size

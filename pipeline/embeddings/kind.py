@@ -49,7 +49,10 @@ class EmbeddingKind(EmbeddingTasks, Kind[EmbeddingOptions, EmbeddingPrepared, Ar
         return prepare(options, survey, context.existing)
 
     def difference(self, existing: ArrayManifest, prepared: EmbeddingPrepared) -> str | None:
-        """Return in words how the dataset `existing` differs from this build, or None if equal."""
+        """Return in words how the dataset `existing` differs from this build.
+
+        Return None if there is no difference.
+        """
         if existing.kind != self.name:
             return f"of the kind {existing.kind}"
         plan, asked = prepared.plan, hashed_options(prepared.stored_options)

@@ -90,10 +90,10 @@ def survey(options: EmbeddingOptions) -> EmbeddingSurvey:
 def prepare(
     options: EmbeddingOptions, survey: EmbeddingSurvey, existing: ArrayManifest | None
 ) -> EmbeddingPrepared:
-    """Load the encoder, if the options name it, and return the build that `options` describe.
+    """Load the encoder, if the options name one, and return the build that `options` describe.
 
     An encoder is identified by its vectors of a few fixed texts (the probe). If the `existing`
-    dataset or an unfinished build stores a probe that matches the encoder, that probe is used.
+    dataset or an unfinished build stores a matching probe, the stored probe is used.
     """
     sources, columns = survey.sources, survey.columns
     encoder, probe = _encoder(options, existing)

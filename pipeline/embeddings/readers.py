@@ -148,7 +148,7 @@ class RowReader:
         self.chunk_digests: list[str] = []
 
     def rows(self) -> Iterator[InputRows]:
-        """Yield all rows of the span in order, in blocks."""
+        """Yield all rows of the span (the part of the input to read) in order, in blocks."""
         yield from self._rows()
         if self._source.format not in ("jsonl", "hf"):
             self.chunk_digests = self._digests()
@@ -157,7 +157,7 @@ class RowReader:
         """Return the digests of the chunks of the file that belong to the span.
 
         Every chunk belongs to exactly one span of the file. The chunks are read again. Their bytes
-        are probably in the page cache, because the rows of the span have just been read.
+        are usually in the page cache, because the rows of the span have just been read.
         """
         source, span = self._source, self._span
         total = self._parts()
@@ -167,7 +167,7 @@ class RowReader:
         return chunk_digests(source.path, first, last)
 
     def _parts(self) -> int:
-        """Return the end of the last span of the file, in the unit in which spans are measured.
+        """Return the length of the file in the unit in which its spans are measured.
 
         The unit is a row for the formats in `SLICEABLE`, a row group for Parquet, or else a byte.
         """
@@ -196,9 +196,10 @@ def _array_rows_apart(source: Source, span: Span, columns: Sequence[Column]) -> 
 
 
 def _array_rows(source: Source, span: Span, columns: Sequence[Column]) -> Iterator[InputRows]:
-    """Yield the rows that `span` selects from a file of arrays, in blocks.
+    """Yield the rows of a part of a file of arrays, in blocks.
 
-    If the format of the file is not in `SLICEABLE`, `span` selects all rows.
+    The part is given by `span`, as row numbers. For formats that are not in `SLICEABLE`, it is the
+    whole file.
     """
     with open_array_file(source) as file:
         wanted = {column.field: file.layouts[column.field] for column in columns}

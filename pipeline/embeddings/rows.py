@@ -1,8 +1,8 @@
 """Records of an input as columns, and the problems of bad rows.
 
-Readers yield blocks of thousands of rows as numpy arrays. For a value that cannot be used, the
-array contains any number, and `problems` contains the reason, by row. So a few bad rows require
-neither a copy nor a loop over the rows.
+Readers yield blocks of thousands of rows as numpy arrays. If a value cannot be used, its item in
+the array is arbitrary, and `problems` maps the number of the row to the reason. So a few bad rows
+require neither a copy nor a loop over the rows.
 """
 
 from __future__ import annotations

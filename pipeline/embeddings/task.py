@@ -47,8 +47,8 @@ class EmbeddingResult(UnitResult, frozen=True, kw_only=True):
 
     `files` maps the name of each file that the task wrote to its size and hashes. Every file
     contains the header of a .npy file with `planned` rows, and then `rows` rows. If `rows` equals
-    `planned`, it is a valid .npy file, and may become a shard. `categories` maps the name of each
-    label column to its texts, in the order of their numbers.
+    `planned`, the file is a valid .npy file, and may become a shard. `categories` maps the name of
+    each label column to its texts, in the order of their numbers.
     """
 
     rows: int

@@ -1,9 +1,9 @@
 """Encoders, which make vectors of texts: a sentence-transformers model or any function.
 
 Texts are encoded in order, in batches of a fixed size. No batch contains texts of two units of a
-build (the parts of the input that separate tasks process). So every run of a build makes the same
-batches, and gets the same vectors even from an encoder whose result for a text depends on the other
-texts in the batch. The shape and the dtype of each result are checked.
+build (the parts of the input that separate tasks process), so every run of a build makes the same
+batches. This matters for encoders whose vector of a text depends on the other texts in the batch.
+The shape and the dtype of each result are checked.
 """
 
 from __future__ import annotations

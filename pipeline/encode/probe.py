@@ -1,17 +1,17 @@
 """Probe of an encoder: its vectors of a few fixed texts, which identify it.
 
 The name of a model or of a function does not identify its weights, but a probe does. The probe is
-stored in config.json. It is part of the recipe id, and of the key that identifies unfinished work.
-It is made in one batch when a build is prepared. Three texts are short. The fourth has a thousand
+made in one batch when a build is prepared, and stored in config.json. It is part of the recipe id,
+and of the key that identifies unfinished work. Three texts are short. The fourth has a thousand
 different words, so that encoders with different limits on the length of a text give different
-vectors. An encoder is compared with a stored probe by encoding the texts in that probe, because
-another version of dataprep may have used other texts.
+vectors. To compare an encoder with a stored probe, the encoder encodes the texts that are stored in
+the probe, because another version of dataprep may have used other texts.
 
 Hardware, threads and libraries change the last bits of a vector. Two probes therefore count as
-equal if no number differs by more than `_TOLERANCE` of the largest number of its vector. Measured
-with all-MiniLM-L6-v2 on the short texts, the largest difference was:
+equal if no number differs by more than `_TOLERANCE` times the largest magnitude in its vector.
+Measured with all-MiniLM-L6-v2 on the short texts, the largest difference was:
 
-| change | difference, relative to the largest number |
+| change | difference, relative to the largest magnitude |
 |---|---|
 | another batch size, float32 | 8e-7 |
 | another batch size, float16 | 1e-3 |
@@ -20,7 +20,8 @@ with all-MiniLM-L6-v2 on the short texts, the largest difference was:
 | weights rounded to 8 bits | 0.4 |
 | long text truncated at 128 to 512 tokens | 0.26 or more, on the long text |
 
-So a bfloat16 encoder may fail to match its own probe, but does not match that of another encoder.
+The tolerance is 4e-3, so the last three changes are detected. An unchanged bfloat16 encoder may be
+mistaken for another encoder.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _SYLLABLES = ("ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "so", "tu")
 
 
 def _long_text() -> str:
-    """Return the numbers from 0 to 999 as one text, written with one syllable for each digit."""
+    """Return a text of 1000 different words: the numbers 000 to 999, one syllable per digit."""
     return " ".join("".join(_SYLLABLES[int(d)] for d in f"{n:03}") for n in range(1000))
 
 

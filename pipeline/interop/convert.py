@@ -84,15 +84,16 @@ def convert(
 
     The layout of `source` is detected from its content. `to` is ``"dataprep"``, ``"jasper"``,
     ``"safetensors"`` or ``"hdf5"``. By default the suffix of `out` decides, and without a known
-    suffix the layout is ``"dataprep"``. A directory of JASPER can contain its data twice, as `.pt`
-    files and as dataset.h5. Then `prefer` (``"pt"`` or ``"hdf5"``) chooses the form to read. It is
-    required only if the two forms differ. With `gzip`, an HDF5 file is compressed. The function
+    suffix the layout is ``"dataprep"``. With `gzip`, an HDF5 file is compressed. The function
     `progress` is called with the number of bytes done and the total number of bytes.
 
-    Raise `InputError` for problems in files of other programs, `IntegrityError` for damage in files
-    of dataprep, and `UsageError` for invalid arguments. An import and an export each read and write
-    all bytes once. The memory needed is that of a block of rows, and for JASPER about 40 bytes more
-    per keyword.
+    A directory of JASPER can contain its data twice, as `.pt` files and as dataset.h5. In this
+    case `prefer` (``"pt"`` or ``"hdf5"``) chooses the form to read. It is required only if the two
+    forms differ.
+
+    Raise `InputError` for problems in files written by other programs, `IntegrityError` for damage
+    in files written by dataprep, and `UsageError` for invalid arguments. Memory is needed for one
+    block of rows, and for JASPER also about 40 bytes per keyword.
 
         >>> convert("jasper_dataset", "pairs").rows                    # doctest: +SKIP
         100000

@@ -12,7 +12,7 @@ A file to be read is not trusted. Three things are refused:
 
 - a link into another file;
 - a data set whose numbers are in another file;
-- a data set whose shape needs more bytes than gzip could have compressed into those stored.
+- a data set whose shape needs more bytes than the stored bytes can decompress to.
 
 The file is opened again for each block that is read, because an HDF5 handle does not work in a
 forked or spawned process.
@@ -229,7 +229,7 @@ def export_hdf5(
 
 
 def _while_writable(blocks: Iterator[memoryview], sink: _FileSink) -> Iterator[memoryview]:
-    """Yield `blocks`. If a write to `sink` has failed, raise its error before the next block."""
+    """Yield `blocks`. Raise `StorageError` before the next block after a failed write to `sink`."""
     for block in blocks:
         sink.check()
         yield block

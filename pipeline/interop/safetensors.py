@@ -78,7 +78,7 @@ def read_header(path: Path) -> DatasetHeader:
     """Return the header of the file `path`.
 
     Raise `InputError` if the file does not contain a dataset of dataprep. Raise `IntegrityError` if
-    the header is damaged, or if the tensors overlap or do not fill the rest of the file.
+    the header is damaged, or if the tensors overlap, leave gaps, or end before or after the file.
     """
     with open_ordinary(path, path.name) as stream, storage_errors(path.name):
         size = os.fstat(stream.fileno()).st_size

@@ -1,13 +1,16 @@
 """Tensors of a dataset: the form in which a dataset is stored in a single file.
 
-Every file of a dataset except config.json is part of one tensor. The shards of an array are joined
-in the tensor with the name of the array, the index of a split is the tensor ``splits/NAME``, and
-the bytes of any other file are the tensor ``files/NAME``. The other bytes of a file (the header of
-.npy, the head and tail of a torch archive) follow from config.json, so every file can be restored
-byte for byte from the tensors and config.json.
+Every file of a dataset except config.json is part of one tensor:
+
+- The shards of an array are joined in the tensor with the name of the array.
+- The index of a split is the tensor ``splits/NAME``.
+- The bytes of any other file are the tensor ``files/NAME``.
+
+Two things are not in the tensors, but follow from config.json: the headers of .npy files, and the
+bytes around the numbers of an index file. So every file can be restored byte for byte.
 
 Export and restoration compare the SHA-256 of every file with config.json: a damaged dataset is not
-exported, and a damaged file is not restored. The memory needed is that of a block of rows.
+exported, and a damaged file is not restored. Only one block of rows is in memory at a time.
 """
 
 from __future__ import annotations
@@ -172,7 +175,7 @@ def _head(part: FilePart) -> bytes:
 def read_blocks(root: Path, tensor: Tensor, done: Done | None = None) -> Iterator[memoryview]:
     """Yield the bytes of `tensor` in blocks of whole rows, read from the dataset in `root`.
 
-    Raise `IntegrityError` if the SHA-256 of a file differs from config.json. This is known only
+    Raise `IntegrityError` if the SHA-256 of a file differs from config.json. The error is raised
     after the last block of the file, so blocks already yielded may be damaged.
     """
     for part in tensor.parts:

@@ -1,10 +1,10 @@
 """Reader and writer of `.pt` files that contain a tensor or a list of lists of integers.
 
 Files are read by `read.torch_file`, which runs no code from them. The writer makes archives that
-torch.load reads. The tensor in such an archive can have any type and shape, unlike the index in an
-archive of `formats.files.index_file`. No time is stored, so equal rows give equal bytes. The
-numbers begin at a multiple of 64 bytes, so that ``torch.load(path, mmap=True)`` can map them. The
-memory needed is that of a block of rows for a tensor, and about 40 bytes per number for lists.
+torch.load reads, with tensors of any type and shape. (The module `formats.files.index_file` writes
+only int64 vectors.) No time is stored, so equal rows give equal bytes. The numbers begin at a
+multiple of 64 bytes, so that ``torch.load(path, mmap=True)`` can map them. A tensor is written one
+block of rows at a time. Lists need about 40 bytes of memory per number.
 
 Format: https://github.com/pytorch/pytorch/blob/main/docs/source/notes/serialization.rst
 """
@@ -80,8 +80,8 @@ def read_lists(path: Path) -> tuple[Ids, Ids]:
 def _load(path: Path, plain: str) -> Any:
     """Return the content of the file `path`. Raise `InputError` if reading it would run code.
 
-    The error shows the user how to rewrite the file as plain data. The argument `plain` is the
-    Python expression for this: it loads the content from the open file ``f`` and converts it.
+    The error shows the user how to rewrite the file as plain data. `plain` is the Python expression
+    to show: it loads the file from the open stream ``f`` and converts the content.
     """
     open_ordinary(path, path.name).close()
     trust = "Loading it could run anything: only if you trust who made it, rewrite it as plain data"
@@ -179,7 +179,10 @@ def _member(name: str) -> zipfile.ZipInfo:
 
 
 def _numbers(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
-    """Return the archive member for the numbers of the tensor, padded so that they are aligned."""
+    """Return the archive member for the numbers of the tensor.
+
+    Its header is padded, so that the numbers begin at a multiple of 64 bytes in the file.
+    """
     member = _member("data/0")
     at = archive.fp.tell() + _BEFORE + len(member.filename) + 4  # type: ignore[union-attr]
     size = -at % _ALIGN

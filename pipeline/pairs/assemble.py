@@ -174,7 +174,7 @@ def _checked(
 ) -> Iterator[Array]:
     """Yield the blocks of the steering array `name`, which is the field `part` of `Steering`.
 
-    The function `report` is called after each block with the number of rows so far. Raise
+    After each block, the function `report` is called with the number of rows yielded so far. Raise
     `DataprepError` if a number is not finite, or if a distance is not between 0 and 2.
     """
     bounds = (0.0, 2.0) if part == "distances" else None

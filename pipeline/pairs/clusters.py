@@ -310,11 +310,10 @@ def fall_back(
 ) -> Ints:
     """Return `clusters` with every -1 replaced by the cluster that `rule` chooses.
 
-    Pair i has the cluster ``clusters[i]`` and the question ``questions[i]``. The rows of `vectors`
-    are the vectors of the questions. The rows of `centroids` are the centroids of the clusters. All
-    rows must have length 1, except that the centroid of an empty cluster must be zeros. An empty
-    cluster is never chosen. If `rule` is ``none``, or if every cluster is empty, nothing is
-    replaced.
+    Pair i has the cluster ``clusters[i]`` and the question ``questions[i]``. `vectors` holds the
+    vector of each question, and `centroids` the centroid of each cluster, all of length 1. The
+    centroid of an empty cluster must be zeros, and such a cluster is never chosen. If `rule` is
+    ``none``, or if every cluster is empty, nothing is replaced.
     """
     without = np.flatnonzero(clusters < 0)
     filled = np.flatnonzero(centroids.any(axis=1))

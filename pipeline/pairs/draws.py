@@ -2,12 +2,13 @@
 
 A pool is the numbers from 0 to size - 1. Its key selects a permutation of these numbers, and sample
 n of the pool is the number at position n of the permutation. So a sample depends only on n, the key
-and the size of the pool. The permutation is a Feistel network over the finalizer of SplitMix64. The
-network is applied again until the result is below the size of the pool. It has twelve rounds,
-because fewer rounds are not random enough for pools of a few numbers. In such pools, some pairs of
-samples occur more often than others: with six rounds the frequencies differ by a quarter, and with
-ten rounds still by more than chance (tests/pipeline/pairs/test_draws.py). A sample takes about 200
-ns.
+and the size of the pool. A sample takes about 200 ns.
+
+The permutation is a Feistel network whose round function is the finalizer of SplitMix64. A result
+that is not below the size of the pool goes through the network again. The network has twelve
+rounds. Fewer rounds would not be enough: in pools of a few numbers, the frequencies of pairs of
+samples would differ by a quarter with six rounds, and by more than chance even with ten
+(tests/pipeline/pairs/test_draws.py).
 
 Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014. Black, Rogaway:
 Ciphers with Arbitrary Finite Domains, CT-RSA 2002.

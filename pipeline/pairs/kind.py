@@ -170,9 +170,10 @@ class PairKind(Kind[PairOptions, PairPrepared, ArrayManifest]):
         return load_encoder(name) if self._encoder is None else TextEncoder(name, self._encoder)
 
     def difference(self, existing: ArrayManifest, prepared: PairPrepared) -> str | None:
-        """Return in words how the dataset `existing` differs from this build, or None if equal.
+        """Return in words how the dataset `existing` differs from this build.
 
-        The encoder is loaded only if nothing else differs.
+        Return None if there is no difference. The encoder is loaded only if nothing else
+        differs.
         """
         if existing.kind != self.name:
             return f"of the kind {existing.kind}"

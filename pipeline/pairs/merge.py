@@ -301,10 +301,10 @@ def ordered_labels(labels: Iterable[str]) -> list[str]:
 
 
 def _in_order(numbers: dict[str, int], codes: Sequence[int]) -> tuple[list[str], Ints]:
-    """Return a sorted list of the labels in use, and an index into this list for each of `codes`.
+    """Return the sorted list of the labels in use, and for each of `codes` the index of its label.
 
-    `numbers` maps each label to its code. A label is in use if its code is in `codes`. The code -1
-    means no label, and its index is also -1. The indices are an int64 array.
+    `numbers` maps each label to its code. A label is in use if `codes` contains its code. A code of
+    -1 means no label and gets the index -1. The indices are an int64 array.
     """
     used = {*codes}
     names = ordered_labels(name for name, number in numbers.items() if number in used)

@@ -8,10 +8,10 @@ Each tier supplies a number of negatives from its own pool of sources:
 3. the sources outside the cluster that are most similar to the question (`pairs.search`);
 4. random sources outside the cluster.
 
-A source belongs to the clusters of all pairs in which it occurs. Tiers are filled in this order. If
-the pool of a tier is exhausted, the next tier supplies the missing negatives; tier 4 is followed by
-tier 1. The tier of each negative is stored. For a pair without a cluster, the pools of tiers 1 and
-2 are empty.
+A source belongs to the clusters of all pairs in which it occurs. For a pair without a cluster, the
+pools of tiers 1 and 2 are empty. The tiers choose in the order 1, 2, 3, 4. If the pool of a tier
+is exhausted, the next tier supplies the missing negatives, and tier 1 follows tier 4. The tier of
+each negative is stored.
 
 A random choice depends only on the seed, the question, the source and the tier. So the result does
 not depend on the number of pairs in a block. The cost is one search, and about 10 microseconds of
@@ -234,9 +234,10 @@ class _Complements:
         self._below = lists.keys - places  # set * limit + numbers outside the set below the value
 
     def at(self, numbers: Ints, ranks: Ints) -> Ints:
-        """Return int64 [n]: the integer of rank ``ranks[i]`` that is not in set ``numbers[i]``.
+        """Return int64 [n]: item i has rank ``ranks[i]`` among the integers outside a set.
 
-        The set number -1 means an empty set.
+        The set has the number ``numbers[i]``. The number -1 means an empty set. Rank 0 is the
+        smallest integer >= 0 that is not in the set.
         """
         result = ranks.copy()
         inside = np.flatnonzero(numbers >= 0)
@@ -297,10 +298,11 @@ class _Filling:
     def _candidates(
         self, tier: int, active: Ints, positions: Ints, sizes: Ints
     ) -> tuple[Ints, npt.NDArray[np.bool_]]:
-        """Return the sources at `positions` of each pool, int64 [active, positions], and a mask.
+        """Return sources from the pools of `tier`, int64 [active, positions], and a mask.
 
         `active` holds the indices of the pairs that still need negatives, and `sizes` the sizes of
-        their pools. The mask is true for sources that can be added. It is false:
+        their pools. The sources are those at `positions` of each pool. The mask is true for sources
+        that can be added. It is false:
 
         - for positions beyond the end of the pool;
         - for positives of the question;

@@ -150,8 +150,8 @@ def _candidates(
     """Return candidates that include the k best sources of each vector, as two arrays int64 [n].
 
     For each candidate, the first array holds the row of `vectors`, and the second array the row of
-    `sources`. ``hide(first, scores)`` sets the scores of excluded sources to -inf (see
-    `Queries.hide`). `columns` is the number of sources in a block.
+    `sources`. Sources are compared in blocks of `columns`. In each block, ``hide(first, scores)``
+    sets the scores of excluded sources to -inf (see `Queries.hide`).
     """
     margin = np.float32(2.02 * sources.shape[1] * 2.0**-24 + _SLACK)
     bound = np.full(len(vectors), _LOWEST)
@@ -184,8 +184,8 @@ def _above(
 ) -> tuple[Ints, Ints]:
     """Return the rows and columns of the scores that are above the `bound` of their row.
 
-    If a row has too many such scores, its bound is first raised in place (see `_raise`). `flags` is
-    a buffer with the shape of `scores`.
+    A row with more than ``_MANY * k`` such scores gets a higher bound first. `_raise` writes it
+    into `bound`. `flags` is a buffer with the shape of `scores`.
     """
     rows, at = _places(np.greater(scores, bound[:, None], out=flags))
     many = np.flatnonzero(np.bincount(rows, minlength=len(scores)) > _MANY * k)
@@ -196,9 +196,9 @@ def _above(
 
 
 def _raise(bound: Floats, scores: Floats, rows: Ints, k: int, margin: np.float32) -> None:
-    """Increase the `bound` of each of `rows` to the k-th best score of the row minus the margin.
+    """Raise the bound of each of `rows` to the k-th best score of that row minus `margin`.
 
-    The array `bound` is changed in place. A bound is never lowered. If `scores` has fewer than k
+    The array `bound` is changed in place. No bound is lowered. If `scores` has fewer than k
     columns, nothing is changed.
     """
     place = scores.shape[1] - k
@@ -219,11 +219,11 @@ def _shaped(room: npt.NDArray[Any], rows: int, columns: int) -> npt.NDArray[Any]
 
 
 def _best_values(best: Floats, rows: Ints, values: Floats) -> Floats:
-    """Return `best`, the k highest values of each row so far, updated with the new `values`.
+    """Return the k highest values of each row, chosen from `best` and the new `values`.
 
-    ``values[j]`` is a new value of row ``rows[j]``, and `rows` is in increasing order. `best` and
-    the result have the shape [n, k]. Each row of the result begins with its lowest number. The
-    other numbers are not sorted.
+    `best`, of shape [n, k], holds the k highest old values of each row. ``values[j]`` is a new
+    value of row ``rows[j]``, and `rows` is in increasing order. Each row of the result begins with
+    its lowest value. The other values are not sorted.
     """
     counts = np.bincount(rows, minlength=len(best))
     wide = np.full((len(best), best.shape[1] + int(counts.max(initial=0))), _LOWEST)

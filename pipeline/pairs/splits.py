@@ -2,9 +2,10 @@
 
 Splits are stratified by cluster. Within a cluster the questions are sorted by a hash of their text
 and the seed, so their order in the input does not matter. Train gets at least one question of each
-cluster. Val gets at least one of each cluster with two or more questions. If these splits do not
-exist, the first two splits replace them. The other questions are distributed so that, after each
-cluster, every split has about its ratio of all questions so far.
+cluster. Val gets at least one of each cluster with two or more questions. If train or val does not
+exist, the next split in order takes its place. Clusters are processed one after another. In each,
+the remaining questions go to the splits that are furthest below their ratio of all questions up to
+and including this cluster.
 """
 
 from __future__ import annotations
@@ -90,9 +91,9 @@ def _sizes(count: int, owed: npt.NDArray[np.float64], guaranteed: Sequence[int])
     """Return int64 [splits]: how many of the `count` questions of a cluster each split gets.
 
     ``owed[i]`` is the number of questions that split i lacks: its ratio of all questions up to and
-    including this cluster, minus the questions that it has already. First, each split in
-    `guaranteed` gets one question, as long as there are questions. The others are distributed in
-    proportion to what the splits still lack.
+    including the cluster, minus the number that it has already. First, each split in `guaranteed`
+    gets one question, as long as there are questions. The others are distributed in proportion to
+    what the splits still lack.
     """
     sizes = np.zeros(len(owed), np.int64)
     for split in guaranteed[:count]:

@@ -1,24 +1,26 @@
-"""Conversion between dataprep's curriculum and the keys of JASPER's config.json that describe it.
+"""Conversion between the curriculum of dataprep and the curriculum in JASPER's config.json.
 
-A curriculum states how often each variant of steering vector is used, epoch by epoch. JASPER's
-builder and loader use different keys under ``curriculum``. The builder writes ``mode``,
-``start_distance``, ``end_distance`` and ``warmup_epochs``. The loader reads only
-``zero_prob_start`` (default 0.5), ``zero_prob_end`` (0.1) and ``epochs_total`` (100). If there is a
-curriculum, the loader changes the probability of the variant ``zero`` linearly.
+A curriculum states how often training uses each variant of steering vector (``zero``, ``centroid``,
+``keyword`` and ``residual``), epoch by epoch. In JASPER's config.json it is under the key
+``curriculum``. There JASPER's builder writes ``mode``, ``start_distance``, ``end_distance`` and
+``warmup_epochs``, but JASPER's loader reads other keys: ``zero_prob_start`` (default 0.5),
+``zero_prob_end`` (0.1) and ``epochs_total`` (100). From them the loader computes the probability of
+``zero``, which changes linearly.
 
 ========================================  =========================================================
 JASPER                                    dataprep
 ========================================  =========================================================
 steering_probabilities                    ``probabilities``
 no curriculum, or an empty one            mode ``fixed``
-zero_prob_start, _end, epochs_total       ``zero_start``, ``zero_end``, ``epochs`` (at least 1)
+zero_prob_start, zero_prob_end            ``zero_start``, ``zero_end``
+epochs_total                              ``epochs`` (at least 1)
 mode                                      ``mode``; ``linear`` if absent, as in JASPER's loader
 start_distance, end_distance              nothing: JASPER's loader does not read them
-warmup_epochs                             nothing, for the same reason
+warmup_epochs                             nothing: JASPER's loader does not read it
 ========================================  =========================================================
 
-dataprep follows ``mode``, although JASPER's loader ignores it. If this makes a difference in
-training, a note reports it. The original config.json is stored for the conversion back.
+JASPER's loader ignores ``mode``, but dataprep follows it. If this makes a difference in training, a
+note says so. The original config.json is stored for the conversion back.
 """
 
 from __future__ import annotations
@@ -124,9 +126,9 @@ def _doubts(given: Mapping[str, Any], curriculum: Curriculum) -> list[str]:
 def to_jasper(curriculum: Curriculum) -> tuple[dict[str, float], dict[str, Any], list[str]]:
     """Return JASPER's steering_probabilities and curriculum, and notes on differences in training.
 
-    The curriculum contains the mode, and the keys that JASPER's loader reads. If the mode is fixed,
-    zero_prob_start and zero_prob_end have the same value. Without them the loader, which ignores
-    the mode, would use its defaults 0.5 and 0.1.
+    The curriculum contains the mode and the keys that JASPER's loader reads. The loader ignores the
+    mode. If the mode is fixed, zero_prob_start and zero_prob_end are therefore both set to the
+    constant probability of zero.
     """
     probabilities = dict(zip(VARIANTS, curriculum.probabilities, strict=True))
     start, end = curriculum.zero_start, curriculum.zero_end

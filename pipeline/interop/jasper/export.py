@@ -2,9 +2,9 @@
 
 Every array becomes a `.pt` file with the same numbers, keyword ids become a pickled list of lists,
 and splits become NAME_idx.pt. If the dataset was imported from JASPER, config.json, inspection.json
-and the order of the splits are restored; otherwise config.json is derived from the manifest. Notes
-name the files that the layout cannot contain. The memory needed is that of a block of rows, and
-about 40 bytes per keyword.
+and the order of the splits are restored; otherwise config.json is derived from the manifest. Files
+that have no place in JASPER's layout are left out, and notes name them. Memory is needed for one
+block of rows, and about 40 bytes per keyword.
 """
 
 from __future__ import annotations

@@ -126,9 +126,9 @@ def _inputs(
 ) -> tuple[InputEntry, ...]:
     """Return the entries of the input files for config.json.
 
-    The first entry is pair_index.pt or dataset.h5. It has `pairs` records, and the other entries
-    have 0. `digests` maps the name of each array to the SHA-256 of its numbers. The digests of
-    splits and of config.json are added to `digests`.
+    The first entry, pair_index.pt or dataset.h5, has `pairs` records. The other entries have 0.
+    `digests` maps the name of each array to the SHA-256 of its numbers. The digests of splits and
+    of config.json are added to it.
     """
     for name, rows in jasper.splits.items():
         digests[f"{name}_idx"] = hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()

@@ -62,8 +62,9 @@ class JasperDirectory:
 def open_jasper(directory: Path, prefer: JasperForm | None = None) -> Iterator[JasperDirectory]:
     """Yield the content of `directory`, which can be read until the end of the ``with`` block.
 
-    `prefer` chooses the form if both forms exist. Raise `InputError` if files are missing or
-    invalid, or if `prefer` is None and the two forms differ.
+    A directory can contain its data as `.pt` files, as dataset.h5, or as both. If it contains both,
+    `prefer` chooses the form to read. Raise `InputError` if files are missing or invalid, or if
+    `prefer` is None and the two forms differ.
     """
     forms: list[JasperForm] = []
     if any((directory / f"{name}.pt").exists() for name in ARRAYS):
@@ -215,9 +216,9 @@ def _require_same(directory: Path, one: JasperDirectory, other: JasperDirectory)
 
 
 def _difference(one: JasperDirectory, other: JasperDirectory) -> tuple[str, str] | None:
-    """Return a description of the first difference and the name of its .pt file.
+    """Return the first difference in words, and the name of the .pt file that has it.
 
-    Return None if both forms are equal.
+    Return None if `one` and `other` contain the same numbers.
     """
     for name, column in one.columns.items():
         found = _column_difference(column, other.columns[name])
