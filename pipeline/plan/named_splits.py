@@ -57,17 +57,17 @@ def split_in_name(name: str) -> str | None:
 
 
 def named_splits(sources: Sequence[Source], hf_split: str | None = None) -> dict[str, list[Source]]:
-    """Return the inputs that are named like splits, by split, if they should be built separately.
+    """Return the inputs to be built separately because they are named like splits, by split.
 
-    This is so if any input is held out, that is, named like `val` or `test`, and one of these is
-    true:
+    An input named like `val` or `test` is called held out. The result is an empty dict unless an
+    input is held out and one of these is true:
 
     - Other inputs are named like `train`.
     - All inputs are held out.
     - The whole name of a held-out file is that of a split, such as ``test.jsonl``.
 
-    Otherwise return an empty dict. For example, a folder ``test`` beside other folders may contain
-    anything.
+    For example, a folder ``test`` beside other folders may contain anything, so the result is
+    empty.
     """
     found: dict[str, list[Source]] = {}
     for source in sources:

@@ -39,8 +39,8 @@ class Sample:
     """Sample of texts, some of them truncated, and measurements made while it was read.
 
     `documents` is the number of documents examined. They take up `stored_bytes` bytes of the input
-    and contain `text_bytes` bytes of text. Of these, `read_bytes` bytes were read in `seconds`
-    seconds. The `texts` of the sample have `kept_bytes` bytes.
+    and contain `text_bytes` bytes of text. Of this text, `read_bytes` bytes were read in `seconds`
+    seconds, and `kept_bytes` bytes are in `texts`.
     """
 
     texts: list[str] = field(default_factory=list)

@@ -4,10 +4,9 @@ The split of a document depends only on its key (the text, or the value of the f
 seed. When data is added, reordered or re-sharded, no document changes its split. Documents with
 equal keys are in the same split.
 
-For exact sizes (`--split-mode count`), the sorted hashes are cut at the requested numbers of
-documents. Two passes over all hashes, with constant memory, find the cuts. Only with exact sizes
-can documents with equal keys be in two splits: if a cut falls among them, they are divided by
-record id.
+Splits with exact sizes (`--split-mode count`) are made differently. The sorted hashes are cut at
+the requested numbers of documents. Two passes over all hashes, with little memory, find the cuts.
+If a cut falls among documents with equal keys, they are divided by record id.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ def exact_sizes(shares: Sequence[float | int | None], total: int) -> list[int]:
 def cut_points(
     parts: Callable[[], Iterable[HashedDocuments]], sizes: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Return the (hash, record id) at which each part except the last ends (exclusive).
+    """Return the (hash, record id) at the end (exclusive) of each part. The last part is left out.
 
     The documents are sorted by hash, then by record id, and divided into parts of the given
     `sizes`. The function `parts` yields the hashes and record ids of all documents in batches. It
@@ -209,7 +208,7 @@ def split_notes(
     The arguments are:
 
     - `sizes` maps each split to its number of documents.
-    - `shares` maps each split to what the user requested (0 for no documents, None for the rest).
+    - `shares` maps each split to the requested fraction or number (None for all other documents).
     - `key` is the name of the field that decides the split, or None.
     - `keys` is the number of distinct values of this field, which is exact only up to `FEW_KEYS`.
     - `exact` says whether exact sizes were requested.

@@ -19,9 +19,8 @@ _MAX_UNITS = 4096
 def unit_bytes(total: int) -> int:
     """Return the number of input bytes per unit, a power of two, for inputs of `total` bytes.
 
-    It is 8 MiB for small inputs, so that two workers get about the same amount of work. For larger
-    inputs it is 32 MiB. From 128 GiB on, it is large enough to limit the number of units (and so of
-    files) to about 4,096.
+    It is 8 MiB for inputs below 256 MiB, so two workers get about the same amount of work. Above,
+    it is 32 MiB, or more if there would otherwise be more than about 4,096 units (from 128 GiB).
 
     >>> [unit_bytes(n << 20) for n in (1, 256, 7_000, 10_000_000)]
     [8388608, 33554432, 33554432, 4294967296]

@@ -233,8 +233,8 @@ class _FlatFile:
 class _NpzFile:
     """Opened .npz archive.
 
-    Arrays that cannot be used as rows of numbers are ignored. If no array can be used, raises the
-    `InputError` about the first array.
+    Arrays that cannot be used as rows of numbers are ignored. If no array can be used, opening the
+    archive raises the `InputError` about the first array.
     """
 
     def __init__(self, source: Source, archive: zipfile.ZipFile) -> None:

@@ -52,10 +52,10 @@ def arrow_errors() -> tuple[type[Exception], ...]:
 class BatchLimits:
     """Limits on the number of rows that are decoded together.
 
-    A batch has at most `rows` rows and about `bytes` bytes in the wanted columns. A Parquet column
-    may store its distinct texts in a dictionary, and every row may then hold the longest of them.
-    So if `for_text` is given, a batch has at most ``for_text(n)`` rows, where `n` is the length in
-    bytes of the longest text in a dictionary.
+    A batch has at most `rows` rows and about `bytes` bytes in the wanted columns. If `for_text` is
+    given, a batch also has at most ``for_text(n)`` rows, where `n` is the length in bytes of the
+    longest text in a dictionary. This is for Parquet columns that store their distinct texts in a
+    dictionary: every row may hold the longest of them.
     """
 
     rows: int
@@ -137,9 +137,9 @@ def portions(
 ) -> Iterator[P]:
     """Yield the batches of records that `convert` makes from the Arrow rows of `span`.
 
-    The argument `batches` holds these rows. For each Arrow batch `rows`,
-    ``convert(rows, row, record)`` is called. The first row of the batch has the index `row` in the
-    table and the index `record` in the span. The attribute `consumed` of each result is set
+    The argument `batches` holds these rows as Arrow batches. For each Arrow batch `rows`,
+    ``convert(rows, row, record)`` is called, where `row` is the index of the batch's first row in
+    the table and `record` is its index in the span. The attribute `consumed` of each result is set
     to the number of stored bytes of its rows. Raise `InputError` if `convert` raises one of
     `arrow_errors`.
     """

@@ -7,9 +7,9 @@ later calls use it. Outside such a block the functions run in the calling proces
 such block, because the coordinator reports their crashes. Decorated functions must be defined at
 the top level of a module, and their arguments and results must be picklable.
 
-On Linux the child is a fork, which starts in a few milliseconds. On other systems it is a new
-interpreter. It is also a new interpreter if this process has several threads and has loaded a
-library that uses threads or locks.
+On Linux the child is a fork, which starts in a few milliseconds. On other systems, or if this
+process has several threads and has loaded a library that uses threads or locks, the child is a new
+interpreter.
 """
 
 from __future__ import annotations
@@ -200,8 +200,8 @@ def apart(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate `function` so that it runs in the child process inside `reading_apart` blocks.
 
     The first argument of the function must be a path, or an object whose attribute `name` is the
-    name of a file. Errors contain this name. If the caller passes a callable as the keyword
-    argument `done`, it runs in the caller's process whenever the function calls `done`.
+    name of a file. Errors contain this name. The function may take a callable `done` and call it to
+    report progress. The `done` that the caller passes then runs in the caller's process.
     """
 
     @functools.wraps(function)

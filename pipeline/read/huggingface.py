@@ -64,10 +64,10 @@ def _remember(key: _Key, dataset: Any) -> None:
 
 
 def hf_dataset(source: Source, config: str | None, split: str | None) -> Any:
-    """Return the `datasets.Dataset` of `source`, from a cache if it was opened before.
+    """Return the `datasets.Dataset` of `source`, from a cache if possible.
 
-    Raise `InputError` if the dataset has to be opened and its files have changed since the build
-    was planned. Files of a cached dataset are not checked.
+    A dataset that is not in the cache is opened. Raise `InputError` if its files have changed since
+    the build was planned. The files of a cached dataset are not checked.
     """
     key = (source, config, split)
     if key not in _opened:
@@ -110,7 +110,7 @@ def _load(path: str, config: str | None) -> Any:
 def _silenced(logging: Any) -> Iterator[None]:
     """Silence the log of the library `datasets` within the block.
 
-    Its errors are reported by `_hf_failure` instead.
+    Instead, `_hf_failure` reports the errors of the library.
     """
     before = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)

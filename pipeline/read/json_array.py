@@ -268,7 +268,7 @@ class _ArrayBuffer:
         self._begin_after(cuts[-1])
 
     def _begin_after(self, size: int) -> None:
-        """Empty the buffer after `size` bytes and a separator (comma or bracket)."""
+        """Clear the buffer, and move its start by `size` bytes and one more for a separator."""
         self._offset += size + 1
         self._size = 0
         self._waiting = []
@@ -316,7 +316,7 @@ def _trimmed(data: bytes, start: int, stop: int) -> tuple[int, int]:
 
 
 def _runs(spans: list[tuple[int, int]]) -> Iterator[slice]:
-    """Yield slices that divide `spans` into groups, one for each `Elements` to be made.
+    """Yield slices that divide `spans` into groups. Each group becomes one `Elements`.
 
     A group has at most `MAX_BLOCK_LINES` elements. An element that is too long has a group of its
     own.

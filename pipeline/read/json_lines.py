@@ -1,10 +1,10 @@
 """Decoder of the wanted fields of JSON lines, which reads well-formed lines at over 1 GB/s.
 
 There are two paths with equal results. The block path decodes a whole block with msgspec, which
-reads only the wanted fields. It then proves what msgspec does not check (see `json_proofs`): every
+reads only the wanted fields. It then checks what msgspec does not check (see `json_proofs`): every
 line is one object, has each wanted field only once, is valid UTF-8, and is not nested deeply. In
 blocks without nested values, all fields are decoded, so msgspec itself checks UTF-8 and nesting. If
-a proof fails, the line path parses each line and reports its problem.
+a check fails, the line path parses each line and reports its problem.
 tests/pipeline/read/test_jsonl.py compares both paths with the parser of the standard library.
 """
 
@@ -184,9 +184,9 @@ class JsonRows:
     """Decoder of wanted fields in JSON lines. `wanted` maps the path of each field to its type.
 
     Each line becomes a row. A function made by `values_at` reads a value from a row. A field with
-    the name "a.b" takes precedence over the field "b" inside "a". If a line cannot be decoded, its
-    object is passed to `explain`, which returns the error about its fields. If `constants` is True,
-    NaN and infinities are accepted in this object. Otherwise they are invalid JSON.
+    the name "a.b" takes precedence over the field "b" inside "a". A line that cannot be decoded is
+    parsed again, and `explain` returns the error about the fields of the parsed object. In this
+    second parsing, NaN and infinities are accepted only if `constants` is True.
     """
 
     def __init__(
@@ -297,7 +297,7 @@ class JsonRows:
 
 
 class _DottedRows:
-    """Like `JsonRows`, for lines with a field "a.b" for each path ("a", "b") in `dotted`."""
+    """Like `JsonRows`, for lines that have a field "a.b" for each path ("a", "b") in `dotted`."""
 
     def __init__(
         self, wanted: Mapping[Path, Any], dotted: Collection[Path], explain: Explain, *,
@@ -318,7 +318,7 @@ class _DottedRows:
         return self._nested(self._rows.line(raw))
 
     def _nested(self, row: Any) -> Any:
-        """Return a copy of `row` with the nested fields that functions made by `values_at` read."""
+        """Return a copy of `row` that is nested as functions made by `values_at` expect it."""
         top = SimpleNamespace()
         for (*above, name), take in self._takers:
             at = top
@@ -337,9 +337,9 @@ def _names_of(raw: bytes) -> Collection[str]:
 
 
 class _Key:
-    """Field name, with methods that find it as a key in JSON text without parsing the text.
+    r"""Field name, with methods that find it as a key in JSON text without parsing the text.
 
-    A key with unneeded escape sequences is not found. The pattern `escape` matches the sequences.
+    Keys with unneeded escapes (such as `\u0061` for `a`) are not found; `escape` matches those.
     """
 
     def __init__(self, name: str) -> None:
@@ -371,7 +371,7 @@ class _Key:
     def count(self, data: bytes, expected: int) -> int:
         """Return how often the name occurs as a key in `data`.
 
-        A result of at most `expected` may be too large, because it also counts other strings.
+        If at most `expected` strings in `data` equal the name, return their number, keys or not.
         """
         found = sum(map(data.count, self._quoted))
         return found if found <= expected else sum(len(use.findall(data)) for use in self._uses)
@@ -545,9 +545,8 @@ class FlatLines:
     """Decoder for blocks of lines whose objects all have the same fields as the first line.
 
     `wanted` maps the wanted fields to their types. The values of all other fields must be scalars.
-    The decoder reads all fields, which proves that the lines are valid UTF-8 and not nested. For
-    long lines this is faster than separate checks. For short lines it is slower, because it also
-    makes Python objects of the other values.
+    The decoder reads all fields, which proves that the lines are valid UTF-8 and not nested. This
+    is faster than separate checks if lines are long, but slower if they are short.
     """
 
     def __init__(self, wanted: Mapping[str, Any]) -> None:
@@ -556,7 +555,7 @@ class FlatLines:
         self._attempts = _ATTEMPTS
 
     def rows(self, data: bytes, lines: int) -> list[Any] | None:
-        """Return the rows of `data`, or None if its lines differ in fields or are too short."""
+        """Return the rows of `data`, which has `lines` lines, or None if it cannot be decoded."""
         if not self._attempts:
             return None
         if self._decoder is None and not self._learn(

@@ -45,9 +45,10 @@ _IN_OBJECT = _table(b' \t\r"}')
 def one_object_a_line(octets: Octets, starts: Starts) -> bool:
     r"""Return whether every line starts with `{` and, except for the last, ends with `}` or `}\r`.
 
-    Inside a JSON value there is never a newline between `}` and `{`, because a comma would be
-    needed and strings cannot contain a newline. So if the block also parses as one object for each
-    line, every line is exactly one object.
+    If this holds, no object continues on the next line: inside a JSON value a newline cannot stand
+    between `}` and `{`, because a comma would be needed and strings cannot contain a newline. So if
+    the block parses as a sequence of as many objects as it has lines, every line is exactly one
+    object.
     """
     if not len(octets) or octets[0] != ord("{"):
         return False
@@ -114,9 +115,9 @@ def is_utf8(data: bytes) -> bool:
 def count_of(octets: Octets, needle: bytes) -> int:
     """Return how often `needle` occurs in `octets`. Overlapping occurrences count.
 
-    The needle must have at least four bytes. If its first byte is frequent, this takes about half
-    the time of `bytes.count`, because the data is compared in aligned words of four bytes. In every
-    occurrence of the needle, such a word starts at one of the first four bytes.
+    The needle must have at least four bytes. The data is compared in aligned words of four bytes:
+    in every occurrence of the needle, such a word starts at one of its first four bytes. If the
+    first byte is frequent, this takes about half the time of `bytes.count`.
 
     >>> count_of(np.frombuffer(b"abcdeabcdf.abcde", np.uint8), b"abcde")
     2
@@ -187,7 +188,10 @@ def escapes_ascii(data: bytes) -> bool:
 
 
 def _pairs(data: bytes, pair: bytes) -> Iterator[npt.NDArray[np.bool_]]:
-    """Yield two boolean arrays: whether `pair` occurs at each even offset, and at each odd one."""
+    """Yield a boolean array for the even offsets in `data`, then another for the odd offsets.
+
+    Entry i is whether `pair` occurs at the i-th of these offsets.
+    """
     value = int.from_bytes(pair, "little")
     for parity in range(min(_PAIR, len(data))):
         yield np.frombuffer(data, "<u2", (len(data) - parity) // _PAIR, parity) == value

@@ -355,7 +355,7 @@ def _line_start(data: bytes, at: int) -> int:
 
 
 class _RangeReader:
-    """Reader of a file from one byte before `start` on. It hashes the bytes from `start` to `stop`.
+    """Reader that starts at the byte before `start`, and hashes the bytes from `start` to `stop`.
 
     The byte before `start` shows whether a line begins at `start`.
     """
@@ -412,7 +412,8 @@ class _Lines:
     def skip_partial_line(self, stop: int | None = None) -> None:
         """Skip the rest of the current line, including its newline.
 
-        If the newline is not before the byte position `stop`, the iterator may yield no more lines.
+        If there is no newline before the byte position `stop`, the search for it may end there. The
+        iterator then yields no lines.
         """
         while stop is None or self.offset < stop:
             data = self._rest or self._reader.read(self._block_bytes)

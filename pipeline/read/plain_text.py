@@ -92,9 +92,10 @@ def _any_lines(block: Block, record: int, line: int) -> Batch:
 def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Batch]:
     """Yield batches in which each group of consecutive lines that are not blank is a document.
 
-    A span begins at its first blank line, and ends at the first blank line at or after its end. So
-    a file can be cut into spans at any byte. For the first span of a file, set `from_start` to
-    True: it then begins with the first line. The stream must be made with ``overrun=True``.
+    A file can be cut into spans at any byte. Lines before the first blank line of a span belong to
+    an earlier span, and reading continues to the first blank line at or after the end of the span.
+    For the first span of a file, set `from_start` to True: it then begins with the first line. The
+    stream must be made with ``overrun=True``.
     """
     record = line = 0
     started = from_start

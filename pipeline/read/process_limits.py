@@ -142,9 +142,9 @@ def limited_memory(room: int) -> Iterator[bool]:
 
 
 class Watch:
-    """Limits on the time and memory of this process, and the file that says what it is doing.
+    """Limits on the time and memory of this process, and a record of its activity for the parent.
 
-    The file has the descriptor `note`, and is read by the parent process with `read_activity`.
+    The record is in the file with the descriptor `note`. The parent reads it with `read_activity`.
     """
 
     def __init__(self, note: int) -> None:

@@ -1,4 +1,4 @@
-"""`.pt` files of other programs: tensors and plain data, read without running any code.
+"""`.pt` files written by other programs: tensors and plain data, read without running any code.
 
 Files are read only by ``torch.load(weights_only=True, mmap=True)``, whose unpickler builds tensors
 and plain containers and refuses everything else. The archive must be uncompressed, as torch.save

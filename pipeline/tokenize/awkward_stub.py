@@ -6,8 +6,8 @@ takes a fifth of the time of encoding. gigatoken calls only one function of awkw
 replacement, this function returns its arguments.
 
 The replacement is used only in worker processes, because no user code runs there. It is not
-installed in a process that has loaded awkward already. The engine checks that the replacement gives
-the same ids, and removes it if not.
+installed in a process that has already loaded awkward. The engine checks that ids stay the same
+with the replacement, and otherwise removes the replacement.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _StandIn(ModuleType):
 
     @staticmethod
     def unflatten(items: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> Ragged:
-        """Return `items` and `counts` unchanged. The function of awkward makes an Array of them."""
+        """Return `items` and `counts` unchanged. In awkward, this function makes an Array."""
         return Ragged(items, counts)
 
 

@@ -103,9 +103,9 @@ class Encoder(Protocol):
 
 
 class _Gigatoken:
-    """The engine gigatoken (https://github.com/marcelroed/gigatoken), one document at a time.
+    """Engine gigatoken (https://github.com/marcelroed/gigatoken), encoding one document at a time.
 
-    It is meant for samples and small inputs, because all its imports are fast.
+    It is meant for samples and small inputs, because it needs no slow import.
     """
 
     batch_bytes = 2 << 20
@@ -124,11 +124,11 @@ class _Gigatoken:
 
 
 class _GigatokenBatches(_Gigatoken):
-    """The engine gigatoken, which here encodes documents in batches.
+    """Engine gigatoken, encoding a batch of documents at a time.
 
-    For short documents, this is two to three times as fast as one document at a time. It may be
-    used only in processes that do nothing but encode (see `awkward_stub`). Workers check that it
-    gives the expected ids for the probe strings (see `probes`).
+    For short documents, this is two to three times as fast as one document at a time. The engine
+    may be used only in processes that do nothing but encode (see `awkward_stub`). Workers check
+    that it gives the expected ids for the probe strings (see `probes`).
     """
 
     batch_bytes = 1 << 20  # a batch in the processor's caches is encoded up to 40 % faster
@@ -360,14 +360,14 @@ def choose_engine(
     """Return gigatoken if it gives the same ids as the reference for `sample`, else the reference.
 
     The argument `wanted` is the value of ``--engine``. If it is `TOKENIZERS`, return the reference
-    without a comparison. The texts `others` are only encoded and not compared: gigatoken is not
-    chosen if it fails on them.
+    without a comparison. The texts `others` are encoded but not compared: gigatoken is not chosen
+    if it fails on them.
 
-    The argument `early` is gigatoken in another process. If it is given, choose the engine in these
-    steps:
+    The argument `early` is gigatoken in another process. If it is given, the caller chooses the
+    engine in these steps:
 
-    1. Call this function, which returns gigatoken without a comparison. The encoder in the result
-       can encode only the texts of `sample` and `others`.
+    1. Call this function. Unless gigatoken fails, it is returned without a comparison. The encoder
+       in the result can encode only the texts of `sample` and `others`.
     2. If the result has a function `doubt`, call it to compare gigatoken with the reference.
     3. If `doubt` returns a sentence, call this function again with this sentence as `problem`, and
        get the reference.
@@ -417,8 +417,8 @@ def _compare(
 ) -> str | None:
     """Return why `fast` cannot be used, or None if it gives the reference's ids for `sample`.
 
-    The argument `loaded` is the user's own tokenizer, or None. It is compared first, which saves
-    time if it gives the same ids as `fast`. Otherwise `engine_json` is loaded and compared.
+    The argument `loaded` is the user's own tokenizer, or None. `fast` is compared with `loaded`
+    first. Only if they differ, `engine_json` is loaded and `fast` is compared with the result.
     """
     if loaded is not None:
         loaded.no_truncation()
@@ -501,10 +501,9 @@ def encode_or_problem(fast: Encoder, sample: Sequence[bytes]) -> Encoded | str:
 
 
 def _encoder_from(early: EarlyEngine, texts: Sequence[bytes]) -> tuple[Encoder | None, str | None]:
-    """Return (encoder that knows `texts`, None), or (None, problem) if gigatoken fails on them.
+    """Return (encoder that knows `texts`, None), or (None, problem) if gigatoken fails on `texts`.
 
-    The texts are encoded in the process of `early`. Return (None, None) if there is no such
-    process.
+    The process of `early` encodes the texts. Return (None, None) if it could not be used.
     """
     answer = early.answer(texts)
     if answer is None or isinstance(answer, str):

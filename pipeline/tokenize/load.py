@@ -1,9 +1,9 @@
 """Loader that turns the value of ``--tokenizer`` into the bytes of a tokenizer.json.
 
 A tokenizer.json that the user names is not changed. No file is ever executed or unpickled. A file
-that cannot be used raises `InputError` with the code E_TOKENIZER, and a failure of the network
-raises `StorageError`. A tokenizer.json is checked by loading it in `tokenizers`, which takes 0.1 to
-1 s. Only hub repositories and ``tiktoken:NAME`` use the network.
+that cannot be used raises `InputError` with the code E_TOKENIZER, and a network failure raises
+`StorageError`. A tokenizer.json is checked by loading it in `tokenizers`, which takes 0.1 to 1 s.
+Only hub repositories and ``tiktoken:NAME`` use the network.
 """
 
 from __future__ import annotations

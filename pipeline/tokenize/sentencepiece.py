@@ -10,10 +10,13 @@ A model with a feature that a tokenizer.json cannot express raises `InputError`.
 word and character models, unused pieces, whitespace as suffix, and user-defined pieces that contain
 a space.
 
-`tokenizers` still differs from sentencepiece in three ways. It normalizes the text on each side of
-a user-defined piece separately, so a model that adds a leading space also adds a space after such a
-piece. It applies the normalization map to each grapheme. In a Unigram model with byte fallback, it
-recognizes pieces such as `<0x41>` in text that contains these characters.
+`tokenizers` still differs from sentencepiece in three ways:
+
+- It normalizes the text on each side of a user-defined piece separately. So a model that adds a
+  leading space also adds a space after such a piece.
+- It applies the normalization map to each grapheme separately.
+- In a Unigram model with byte fallback, it recognizes pieces such as `<0x41>` in text that contains
+  these characters.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """Special tokens of a tokenizer.json, and configurations that treat them as text or as tokens.
 
 The functions take a parsed tokenizer.json that `tokenizers` can load, and do not change it. The
-merges, which are most of the file, may be left unparsed (`msgspec.Raw`). A file gives two
-configurations. With `literal_config`, no text can become a special token. With `parse_config`, text
-that contains a special token becomes that token. Both are for encoding only.
-Decode with the file itself, because special tokens have different names in a literal configuration.
+merges, which are most of the file, may be left unparsed (`msgspec.Raw`). `literal_config` returns a
+configuration with which no text can become a special token. `parse_config` returns one with which
+the text of a special token becomes that token. Both are for encoding only. Decode with the file
+itself, because special tokens have different names in a literal configuration.
 
-Removing a special token from `added_tokens` is not enough to make it plain text. A Unigram model
-recognizes every piece of its vocabulary in text (T5 gives the token `</s>` for these characters). A
-BPE model with `ignore_merges` and a WordPiece model recognize whole words. So the piece itself gets
-a name that cannot occur in text. The name contains a NUL, spaces and a line feed, which byte-level
-alphabets, metaspaces and word splitters never leave inside a piece. Ids do not change.
+Removing a special token from `added_tokens` is not enough to make it plain text, because models
+also find tokens in their vocabulary. A Unigram model recognizes all its pieces in text (T5 would
+turn the text `</s>` into the token). A BPE model with `ignore_merges` and a WordPiece model
+recognize whole words. So a literal configuration gives the piece in the vocabulary a name that
+cannot occur in text. The name contains a NUL, spaces and a line feed, and byte-level alphabets,
+metaspaces and word splitters never leave these inside a piece. Ids do not change.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ def find_role(config: Config, roles: Mapping[str, str], role: Role) -> SpecialTo
     tokenizer_config.json. If the tokenizer has the token that `roles` names, return that token.
     Otherwise return the first of `BOS_NAMES`, `EOS_NAMES` or `PAD_NAMES` among the added tokens.
 
-    `<|endoftext|>` becomes the padding token only if `roles` says so. A trainer ignores padding in
-    the loss, and would then also ignore the ends of documents.
+    `<|endoftext|>` becomes the padding token only if `roles` says so. Trainers ignore padding in
+    the loss, so they would no longer learn where documents end.
 
     >>> config = {"added_tokens": [{"id": 3, "content": "</s>"}], "model": {"vocab": {}}}
     >>> find_role(config, {}, "eos")
@@ -224,9 +225,10 @@ def _may_take_part(
 ) -> bool:
     """Return whether any of `names` may be a part or the result of a merge.
 
-    For merges that are unparsed JSON, this is only an estimate: the result may be True although no
-    merge has any of the names. A name can be a part of a merge only if it occurs in the JSON text.
-    A name can be the result of a merge only if it consists of two parts that are in the vocabulary.
+    If the answer is False, it is certain. It may be True although no merge has any of the names:
+    merges that are already parsed, and models with a `prefix`, are not examined. In unparsed
+    merges, a name can be a part only if it occurs in the JSON text, and the result only if it
+    consists of two parts that are in `vocab`.
     """
     if prefix or not isinstance(merges, msgspec.Raw):
         return True

@@ -108,7 +108,7 @@ class Suspects:
     def _places(self, data: npt.NDArray[np.uint8], start: int) -> npt.NDArray[np.intp]:
         """Return the offsets in `data` at which code points of the set begin.
 
-        Only `_PIECE` bytes of `data` are searched, from offset `start` on.
+        Only `_PIECE` bytes of `data` are searched, beginning at the offset `start`.
         """
         at: npt.NDArray[np.intp] = np.flatnonzero(data[start : start + _PIECE] >= self._least)
         at += start
@@ -135,7 +135,7 @@ def suspects_of(*, compared: bool, nfc: bool) -> Suspects:
     If `compared` is True, these are the differences that are known for the library versions in
     `COMPARED`. Otherwise, they are the code points beyond ASCII whose properties may differ between
     Unicode versions. If `nfc` is True, the set also contains the code points that NFC changes, or
-    may combine with the preceding one.
+    may combine with a preceding code point.
     """
     known = _parsed(_NORMALIZED + _CLASSIFIED) if compared else _changeable()
     return Suspects(chain(known, _changed_by_nfc() if nfc else ()))
@@ -151,8 +151,7 @@ def _changeable() -> Iterator[Range]:
     """Yield ranges of the code points whose properties may differ between Unicode versions.
 
     They are the code points beyond ASCII that Unicode 3.2 lacks, those whose properties in Unicode
-    3.2 differ from those in the Unicode version of this Python, and all code points from U+30000
-    on.
+    3.2 differ from those in the Unicode version of this Python, and all from U+30000 upwards.
     """
     old, new = unicodedata.ucd_3_2_0, unicodedata
     same = [one for one in map(chr, _PLANES) if old.category(one) != "Cn"]
@@ -168,7 +167,7 @@ def _changeable() -> Iterator[Range]:
 
 
 def _changed_by_nfc() -> Iterator[Range]:
-    """Yield ranges of the code points that NFC changes, or may combine with the preceding one."""
+    """Yield ranges of the code points that NFC changes, or may combine with a preceding one."""
     yield 0x1161, 0x11FF  # vowels and final consonants of Hangul
     decompositions = map(unicodedata.decomposition, map(chr, _PLANES))
     for code, decomposition in zip(_PLANES, decompositions, strict=True):

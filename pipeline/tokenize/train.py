@@ -209,9 +209,9 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _has_long_run(text: str) -> bool:
-    """Return whether `_LONG_RUN` may match in `text`.
+    """Return whether `text` may contain a match of `_LONG_RUN`.
 
-    This check is much faster than a search for the pattern, which would take longer than training.
+    Without this check, searching all texts for the pattern would take longer than training.
     """
     words = max(map(len, text.split()), default=0)
     return words >= _RUN_CHARACTERS or _LONG_BLANK.search(text) is not None
