@@ -63,7 +63,7 @@ def prepare() -> None:
 
 
 def quiet_libraries() -> None:
-    """Discard what libraries write directly to file descriptor 2. Output to `sys.stderr` remains.
+    """Discard what libraries write directly to file descriptor 2. Keep the output to `sys.stderr`.
 
     For example, a panic in Rust writes a report that repeats the text of the exception.
     """

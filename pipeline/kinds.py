@@ -160,9 +160,9 @@ class Assembled:
 
 
 class PlanRefused(Exception):  # noqa: N818 (not an error of the user's)
-    """Exception by which `Kind.check` rejects the plan: the build calls `Kind.prepare` again.
+    """Exception by which `Kind.check` rejects the plan.
 
-    The attribute `problem` becomes `Context.refused` in that call.
+    The build then calls `Kind.prepare` again, with the attribute `problem` as `Context.refused`.
     """
 
     def __init__(self, problem: str) -> None:
@@ -194,7 +194,7 @@ class Kind(TaskKind, Protocol[O_contra, Q, M]):
 
     @property
     def stage(self) -> str:
-        """The name of the stage in progress reports while units are processed."""
+        """Name of the stage in which units are processed, for reports of progress."""
 
     def load_manifest(self, out: Path) -> M:
         """Return the manifest of the dataset in `out`.

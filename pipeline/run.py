@@ -437,7 +437,7 @@ def used_bytes(folder: Path) -> int:
 class _Units:
     """Progress of the units of a build: finished units, totals of all units, and failures.
 
-    The argument `stage` is the name of the current work in progress reports.
+    Reports of progress call the current work by the name `stage`.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The command `dataprep inspect`, which prints a table of the manifest, and documents as text.
 
-The table needs only config.json, and a document needs only its own tokens. The files are checked
-only as far as opening the dataset checks them. `dataprep verify` checks all of them.
+The table needs only config.json, and a document needs only its own tokens. Opening the dataset
+makes a few quick checks of the files. For complete checks there is `dataprep verify`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Reconstruction of a loader's order from options of `dataprep order` or from a saved state.
 
-The loader is made as `create_loader` makes it, with the same errors, and loads the state. Options
-that the state determines need not be given, and an option that contradicts the state is an error.
-The datasets are opened, but no batch is made. For packed rows, the packing is computed if it is not
-stored.
+The loader is made in the same way as by `create_loader`, raises the same errors, and loads the
+state if there is one. Options that the state determines need not be given, and an option that
+contradicts the state is an error. The datasets are opened, but no batch is made. For packed rows,
+the packing is computed if it is not stored.
 """
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ class Executor(Protocol):
         """Run `units` of the plan in the directory `staging`, and return when all are finished.
 
         The function `on_event` is called in the caller's thread for each event. If it raises an
-        exception, the executor stops and the exception propagates. The function `begun` is called
-        once, in the same thread, just before or just after the units begin. The function `inputs`
-        returns the inputs of a unit, for error messages.
+        exception, the executor stops and the exception propagates. The function `begun` is also
+        called in the caller's thread, once, just before or just after the units begin. The function
+        `inputs` returns the inputs of a unit, for error messages.
         """
 
     def stop(self) -> None:

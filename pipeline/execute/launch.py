@@ -1,9 +1,9 @@
 """Early start of worker processes, before the coordinator's slow imports.
 
 The coordinator (the process that runs the build) and a worker each take a quarter of a second for
-their imports. This module imports fast, so that `ahead` can start workers before the coordinator's
-imports. `launch` returns these workers before it starts new ones, and `release` ends the workers
-that were not used.
+their imports. This module is quick to import, so `ahead` can start workers before the coordinator
+begins its own imports. Later, `launch` returns these workers before it starts new ones, and
+`release` ends the workers that were not used.
 """
 
 from __future__ import annotations

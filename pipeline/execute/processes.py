@@ -1,7 +1,7 @@
 """Executor with worker processes on this machine, which is the default.
 
 A worker that dies is replaced, and its unit is tried once more. If the second worker dies too, the
-build stops and names the unit. The unit is not tried again, and counts as failed, in two cases:
+build stops and names the unit. A unit fails without a second attempt in two cases:
 
 - The worker exceeds its time limit, for example in a chat template.
 - The worker crashes during an activity that it has announced (see `read.process_limits.Watch`).
@@ -83,8 +83,8 @@ class Processes:
     def load(self, *requests: bytes) -> None:
         """Send `requests` in order to every worker, so that it loads what units will need.
 
-        The first worker waits after its first request until `ask_first` or `run` is called. It
-        answers `ask_first` before it gets the other requests.
+        The first worker gets only the first request until `ask_first` or `run` is called. So
+        `ask_first` need not wait until the worker has carried out the other requests.
         """
         for number, process in enumerate(self._processes):
             self._feed_by_thread(process, requests, self._questions if number == 0 else None)

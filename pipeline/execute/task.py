@@ -163,9 +163,9 @@ class TaskKind(Protocol):
     def answer(self, request: bytes, watch: Watch | None) -> bytes:
         """Return the answer to `request`, which arrives before there is a plan.
 
-        The same instance then opens the tasks, so it can keep what it has loaded. The object
-        `watch` sets the limits of this process, and is None if there are no limits. The default
-        implementation raises `ValueError` for every request.
+        The method may keep what it loads for the tasks, because the same instance opens them later.
+        The object `watch` sets the limits of this process, and is None if there are no limits. The
+        default implementation raises `ValueError` for every request.
         """
         raise ValueError(f"{type(self).__name__} answers no requests")
 

@@ -218,9 +218,9 @@ class _Worker:
 def main(events: int = 1, note: int | None = None, likely: str | None = None) -> None:
     """Process messages until standard input ends, and write events to the descriptor `events`.
 
-    If a descriptor `note` is given, the limits of `Watch` apply, and `Watch` writes the current
-    activity to it. If `likely` is given, the kind of build at this address is imported before the
-    first message.
+    If a descriptor `note` is given, the limits of `read.process_limits.Watch` apply, and the
+    worker writes its current activity to `note`. If `likely` is given, the kind of build at this
+    address is imported before the first message.
     """
     stream = os.fdopen(os.dup(events), "wb", buffering=0)
     os.dup2(2, 1)  # output of libraries must not mix with the events

@@ -171,9 +171,9 @@ class Staging:
     def remove_if_abandoned(self, *, dry_run: bool) -> str | None:
         """Remove the directory if no process can be using it.
 
-        Return None if the directory was removed (with `dry_run`: would be removed), or else the
-        reason to keep it. With `dry_run` nothing is changed. Raise `BusyError` if a process holds
-        the lock, and `StorageError` if the directory belongs to another user.
+        Return None if the directory was removed, or else the reason to keep it. With `dry_run`
+        nothing is changed, and None means that the directory would be removed. Raise `BusyError`
+        if a process holds the lock, and `StorageError` if the directory belongs to another user.
         """
         require_own(self.path)
         signed = lock.holder(self._lock)

@@ -1,4 +1,4 @@
-"""Lock of an unfinished build: a file that names the process that holds the lock.
+"""Lock of an unfinished build: a locked file that contains the name of the process that locked it.
 
 The lock keeps two builders from doing the same work twice. On a file system without locks every
 builder gets the lock, so correctness must not depend on it.

@@ -103,10 +103,10 @@ class TokenBuild(TokenTasks, Generic[P]):
         return manifests.load(out)
 
     def check(self, prepared: P) -> None:
-        """Load tokenizer.json in the same way as users will, and compare the engine with it.
+        """Load tokenizer.json as users of the dataset will, and compare the engine with it.
 
-        The engine is the library that encodes the texts. Raise `PlanRefused` if the engine gives
-        different ids than the loaded tokenizer.
+        The engine is the library that encodes the texts. Raise `PlanRefused` if its ids differ from
+        those of the loaded tokenizer.
         """
         options = prepared.options
         with naming(options.tokenizer):
