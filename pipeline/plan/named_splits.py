@@ -57,7 +57,7 @@ def split_in_name(name: str) -> str | None:
 
 
 def named_splits(sources: Sequence[Source], hf_split: str | None = None) -> dict[str, list[Source]]:
-    """Return the inputs to be built separately because they are named like splits, by split.
+    """Return, by split, the inputs that are named like splits and should be built separately.
 
     An input named like `val` or `test` is called held out. The result is an empty dict unless an
     input is held out and one of these is true:

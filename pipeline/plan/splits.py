@@ -129,7 +129,7 @@ def exact_sizes(shares: Sequence[float | int | None], total: int) -> list[int]:
 def cut_points(
     parts: Callable[[], Iterable[HashedDocuments]], sizes: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Return the (hash, record id) at the end (exclusive) of each part. The last part is left out.
+    """Return the end (exclusive) of each part except the last, as a (hash, record id) pair.
 
     The documents are sorted by hash, then by record id, and divided into parts of the given
     `sizes`. The function `parts` yields the hashes and record ids of all documents in batches. It

@@ -54,8 +54,8 @@ class BatchLimits:
 
     A batch has at most `rows` rows and about `bytes` bytes in the wanted columns. If `for_text` is
     given, a batch also has at most ``for_text(n)`` rows, where `n` is the length in bytes of the
-    longest text in a dictionary. This is for Parquet columns that store their distinct texts in a
-    dictionary: every row may hold the longest of them.
+    longest text in a dictionary. This limit is for Parquet columns that store their distinct texts
+    in a dictionary: every row may hold the longest of them.
     """
 
     rows: int

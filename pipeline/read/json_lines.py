@@ -371,7 +371,7 @@ class _Key:
     def count(self, data: bytes, expected: int) -> int:
         """Return how often the name occurs as a key in `data`.
 
-        If at most `expected` strings in `data` equal the name, return their number, keys or not.
+        If at most `expected` strings equal the name, return their number, whether keys or not.
         """
         found = sum(map(data.count, self._quoted))
         return found if found <= expected else sum(len(use.findall(data)) for use in self._uses)

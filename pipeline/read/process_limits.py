@@ -11,8 +11,8 @@ parent reads the file if the worker dies.
 
 When the parent dies, its workers end too. In each worker a thread waits until the parent's end of
 the pipe for reports is closed. Without the thread, a worker would notice this only at its next
-report, which may come a minute later if a tokenizer is running. The worker's unit (the part of the
-inputs that it was processing) then remains unfinished, and the next build removes its files.
+report, which may come a minute later if a tokenizer is running. The part of the inputs that the
+worker was processing remains unfinished, and the next build removes its files.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ class SpecialTextCounter:
         """Add to `found` the special tokens that `texts` contain as plain text.
 
         The argument `ids` holds the ids of the encoded texts. With ``--special-text literal``,
-        raise `IncompatibleError` if a special token is among them. The ids are searched only if
-        `texts` contain a special token as plain text, because other text cannot produce one.
+        raise `IncompatibleError` if the id of a special token is among them. They are searched only
+        if `texts` contain a special token as plain text, because other text cannot produce one.
         """
         if sum(map(len, texts)) < _LONG * len(texts):
             texts = [_SEPARATOR.join(texts)]  # a call for each short text would cost more
