@@ -176,7 +176,7 @@ def _treatment(manifest: Manifest) -> str:
 
 
 def token_counts(found: Mapping[str, Any]) -> list[str]:
-    """Return the lines of an estimate about documents, tokens and the tokenizer."""
+    """Return the lines of an estimate that describe documents, tokens and the tokenizer."""
     return [
         f"  documents  about {found['documents']:,.0f}",
         f"  tokens     about {found['tokens']:,.0f}, {found['bytes_per_token']:.2f} bytes each",

@@ -128,7 +128,7 @@ def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **valu
 
 
 def _length_lines(found: ChatEstimate) -> list[str]:
-    """Return the lines of the estimate about form, lengths, limits and unusable records."""
+    """Return the lines of an estimate that describe form, lengths, limits and unusable records."""
     lengths = found.lengths
     shares = ", ".join(f"{value:,} ({share} %)" for share, value in lengths.percentiles.items())
     lines = [

@@ -154,7 +154,7 @@ def _distribute_chunk(chunk: _Chunk, writers: Sequence[PieceWriter]) -> None:
 def _map(path: Path, dtype: str, length: int) -> npt.NDArray[Any]:
     """Return the file `path` as a memory-mapped array [length] of numbers.
 
-    Raise `IntegrityError` if the file has another size.
+    Raise `IntegrityError` if the file has the wrong size.
     """
     if length == 0:
         return np.empty(0, dtype)

@@ -79,8 +79,8 @@ def release() -> None:
 def likely_units(inputs: Sequence[str], enough: int) -> int:
     """Return the likely number of units in a build from `inputs`, at most `enough`.
 
-    It is estimated from the sizes of files. Globs and datasets on the hub are not counted. The
-    estimate only decides how many workers start early.
+    The number is estimated from the sizes of files, without globs and datasets on the hub. It only
+    decides how many workers start early.
     """
     total = 0
     for looks, path in enumerate(path for given in inputs for path in _files(given)):

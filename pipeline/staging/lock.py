@@ -158,7 +158,7 @@ def _sign(descriptor: int) -> None:
 
 
 def _read_holder(descriptor: int) -> str | None:
-    """Return the process that the lock file names, as words for an error message.
+    """Return a phrase for an error message about the process that the lock file names.
 
     Return None if the file names no process, or if the process has ended.
     """

@@ -45,7 +45,7 @@ _ANSWER = msgspec.json.Decoder(_Answer)
 
 
 class EarlyTokenizer:
-    """Tokenizer that worker processes load early, while the build is still planned."""
+    """Tokenizer that worker processes load early, while the build is still being planned."""
 
     def __init__(self, workers: Processes) -> None:
         self._workers = workers

@@ -204,7 +204,7 @@ def synced(splitting: Splitting) -> tuple[str, int] | None:
 
 
 def gate_texts(probes: Sequence[str], sample: Sample) -> list[bytes]:
-    """Return the texts for comparing the engines, which are the libraries that encode.
+    """Return the texts on which engines (libraries that encode) are compared.
 
     They are `probes` and excerpts of `sample`.
     """
