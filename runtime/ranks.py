@@ -27,8 +27,8 @@ def data_parallel(distributed: bool, dp_rank: int | None, dp_size: int | None) -
     They are `dp_rank` and `dp_size`, if these are given. Otherwise they come from torch.distributed
     if `distributed` is True, and are 0 and 1 if it is False. Raise `UsageError` if only one of
     `dp_rank` and `dp_size` is given, if the rank is not below the size, or if `distributed` is True
-    but torch.distributed is not initialised. Warn if the defaults 0 and 1 are used
-    although torch.distributed has several ranks, because then all ranks get the same batches.
+    but torch.distributed is not initialised. Warn if the defaults 0 and 1 are used although
+    torch.distributed has several ranks, because then all ranks get the same batches.
     """
     distributed = flag("distributed", distributed)
     if (dp_rank is None) != (dp_size is None):

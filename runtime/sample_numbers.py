@@ -51,9 +51,9 @@ def sample_numbers(indices: Any, samples: int) -> Ints:
 
 
 def from_the_end(indices: Any, samples: int) -> Ints:
-    """Return the numbers like `sample_numbers`, but count negative numbers from the end.
+    """Return `indices` as sample numbers, where negative indices count from the end.
 
-    The dataset has `samples` samples. `PADDING` is left as it is. Raise `IndexError` for a number
+    The dataset has `samples` samples. `PADDING` is left as it is. Raise `IndexError` for an index
     below ``-samples``, and the errors of `sample_numbers`.
 
     >>> from_the_end([-1, 2], 4)

@@ -102,8 +102,8 @@ def seed_here(seed: int) -> None:
 def isolated() -> Iterator[None]:
     """Restore the states of the generators of Python, NumPy and torch (CPU) after the block.
 
-    Inside the block, seed the generators before using them: NumPy then has a spare generator in an
-    unknown state. The block costs 20 us.
+    Inside the block, NumPy uses a spare generator in an unknown state. So seed the generators
+    before you use them in the block. The block costs 20 us.
 
     >>> seed_all(1)
     >>> with isolated():

@@ -321,7 +321,8 @@ class Pairs:
 class BuiltRows:
     """Rows of the kind that a split was built for (see `row_kind`).
 
-    The method `of` chooses the spec. The attribute `options` contains values for its fields.
+    The method `of` returns the spec for a split, such as a `Packed`. The attribute `options` holds
+    values for the fields of that spec.
     """
 
     options: Mapping[str, Any]
@@ -451,7 +452,7 @@ def row_spec(
     """Return the spec for the arguments `rows` and `seq_len` of `create_loader`.
 
     If `rows` is None, the result is a `BuiltRows`. Raise `UsageError` for an unknown name, for a
-    `seq_len` although the rows are not tokens, and if the spec sets a different `seq_len`.
+    `seq_len` if the rows are not tokens, and for a `seq_len` that differs from that of `rows`.
     """
     if seq_len is not None:
         seq_len = whole_number("seq_len", seq_len, 1)
@@ -515,7 +516,7 @@ def _check_token_rows(spec: Any) -> None:
 
 
 def _check_choice(name: str, value: Any, known: Any) -> None:
-    """Raise `UsageError` unless `value` is in `known` or None, the default of a split."""
+    """Raise `UsageError` unless `value` is in `known` or is None, which means the default."""
     if value is not None:
         one_of(name, value, known if isinstance(known, tuple) else get_args(known))
 

@@ -158,7 +158,7 @@ class VariantDraw:
 
     If `moving` is true, the probabilities of the variants change with the epoch, as the curriculum
     says. If it is false, a pair has the same variant in every epoch, so that evaluations can be
-    compared. The variant is then chosen with the `probabilities` of the curriculum.
+    compared. This variant is chosen with the `probabilities` of the curriculum.
 
     >>> draw = VariantDraw(Curriculum(), content_id="b", seed=0, moving=True)
     >>> draw.variants(np.arange(8), np.zeros(8, np.int64)).tolist()

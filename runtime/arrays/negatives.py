@@ -1,12 +1,12 @@
 """Hard negatives that replace the stored ones while a model is trained.
 
-All of them are checked before any is used. Each must be the number of an existing source, have a
-valid tier, occur once in its row, and not be a positive of its question. If one is invalid, the
-previous negatives stay in use.
+All new negatives are checked before any is used. Each must be the number of an existing source,
+have a valid tier, occur once in its row, and not be a positive of its question. If one is invalid,
+the previous negatives stay in use.
 
 The rules are weaker for a dataset converted from another layout (`pairs.foreign`), as in
-`dataprep verify`. There, negatives may repeat, and may be positives of their question in other
-pairs. Only the source of the pair itself is not allowed.
+`dataprep verify`: its negatives may repeat, and may be positives of their question in other pairs.
+Only the source of the pair itself is not allowed.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class PairDataset(BatchDataset):
         seed: the seed of the steering variants. None: the seed in config.json; see `stored_seed`.
         curriculum: the splits in which the curriculum changes with the epoch: ``"train"`` or
             ``"all"``. In other splits a pair has the same variant in every epoch, so that
-            evaluations can be compared. The variant is chosen with the `probabilities` of the
+            evaluations can be compared. This variant is chosen with the `probabilities` of the
             curriculum.
         schedule: a `Curriculum` to use in place of the one in config.json.
         clusters: use only the pairs of these clusters, which are numbered from 0. The number -1

@@ -247,7 +247,7 @@ class PairTables:
 def _of_variants(variants: Ints) -> Iterator[tuple[str, Ints]]:
     """Yield (array name, indices) for each variant except 0 that occurs in `variants`.
 
-    The indices are the positions of the variant in `variants`.
+    The indices are all i for which ``variants[i]`` is the variant.
     """
     for variant, name in enumerate(VARIANT_ARRAYS):
         if name is not None:

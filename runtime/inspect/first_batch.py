@@ -42,11 +42,11 @@ def validate_first_batch(loader: Loader, *, vocab_size: int | None = None) -> An
     are compared with the vocabulary of the dataset. Rows of embeddings and pairs are checked by the
     functions of runtime/arrays/batch_checks.py, and batches made by a collate function by
     `check_collated`. Raise `IncompatibleError` (E_BATCH) for the first problem; the error names
-    field, row and value. Raise `UsageError` if `loader` is no `Loader`.
+    field, row and value. Raise `UsageError` if `loader` is not a `Loader`.
 
-    The next pass serves this batch again. The call costs as much as making one batch. For a
-    stream over a built dataset it also reads one window of blocks. For a foreign stream it also
-    reads all rows before the batch.
+    The next pass serves this batch again. The call takes as long as making one batch. For a stream
+    over a built dataset it also reads one window of blocks. For a stream over any other data it
+    also reads all rows before the batch.
 
         >>> batch = validate_first_batch(loader, vocab_size=50304)         # doctest: +SKIP
     """
@@ -164,8 +164,8 @@ def check_collated(
 
     In a dict, fields that models read must be tensors, and no two tensors may share memory. Ids
     must be whole numbers [rows, tokens] from 0 to `vocab_size` - 1. Masks must have the shape of
-    their ids. Images and sound must be finite. If `rows` is given, it must be the number of rows of
-    the ids, and of the tensors of a tuple.
+    their ids. Images and sound must be finite. If `rows` is given, ids must have that many rows,
+    and so must all tensors of a batch that is a tuple.
 
     The check of `labels` depends on the collate function:
 

@@ -25,9 +25,9 @@ NOT_SERVED = -1
 
 
 class DividedOrder(Protocol):
-    """Interface of a batch sampler: the properties that decide which rank serves which position.
+    """Interface of a batch sampler, such as `GlobalBatchSampler`.
 
-    `GlobalBatchSampler` has them.
+    The properties decide which rank serves which position.
     """
 
     @property
@@ -65,9 +65,9 @@ class DividedOrder(Protocol):
 class Steps:
     """Steps of a pass that starts after the first `start` samples of the epoch.
 
-    First, there are `whole` steps, each with a global batch of `ranks` x `batch` samples. Then,
-    unless `end` is ``"drop"``, there is a step with the other `rest` samples. They are divided
-    among the ranks as evenly as possible.
+    First come `whole` steps, each with a global batch of `ranks` x `batch` samples. Then, unless
+    `end` is ``"drop"``, one step serves the `rest` samples that remain. They are divided among the
+    ranks as evenly as possible.
     """
 
     start: int
@@ -119,9 +119,10 @@ class Steps:
         return ranks, rows, begin + slots
 
     def locate(self, places: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return step, rank and row of each of `places`, as three int64 arrays.
+        """Return the step, rank and row that serve each of `places`, as three int64 arrays.
 
-        For a place that no step serves, the three values are `NOT_SERVED`, 0 and 0.
+        A place is a position in the epoch, counted without skipped samples. For a place that no
+        step serves, the three values are `NOT_SERVED`, 0 and 0.
         """
         size = self.batch * self.ranks
         steps, offsets = np.divmod(places - self.start, size)

@@ -81,7 +81,7 @@ class Traceable(Spanned, Protocol):
 
 
 def splits_of(dataset: Spanned) -> tuple[Split, ...]:
-    """Return a tuple of the split of `dataset`, or for a mixture the splits of all sources."""
+    """Return the split of `dataset` in a tuple, or the splits of all sources of a mixture."""
     splits: tuple[Split, ...] | None = getattr(dataset, "splits", None)
     return splits or (dataset.split,)  # type: ignore[attr-defined]
 
@@ -169,7 +169,7 @@ def trace_step(
 
     If `rank` is None, the result has the samples of all ranks. If the pass was resumed within the
     epoch, `start` is the number of samples of the epoch that were served before the pass. Steps are
-    numbered from 0 at the beginning of the pass. The cost is some microseconds per sample. Raise
+    numbered from 0 at the beginning of the pass. The cost is a few microseconds per sample. Raise
     `UsageError` for a step, rank or start that does not exist.
     """
     steps = Steps.of(sampler, start, epoch=epoch)

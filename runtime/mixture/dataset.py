@@ -1,9 +1,10 @@
 """`MixtureDataset`: several datasets served as one, in any order of rows.
 
-A batch is assembled from one batch of each source that contributes rows. Tensors with an axis of
-rows are copied to the positions of their rows. Tensors that describe all rows concatenated
-(`cu_seqlens`, `max_seqlen`) are computed from the same tensors of the sources. If the batches of
-two sources do not match, an error names the sources and the difference.
+A batch is assembled from one batch of each source that contributes rows. In tensors with one entry
+per row, the entries are copied to their positions in the new batch. Tensors that describe all
+rows concatenated (`cu_seqlens`, `max_seqlen`) are computed from the same tensors of
+the sources. If the batches of two sources do not match, an error names the sources and the
+difference.
 
 A batch with rows of several sources costs one more memory copy than the batches of its sources, and
 about 30 microseconds per source. The order of the rows comes from runtime/mixture/order.py.
@@ -63,8 +64,8 @@ class MixtureDataset(BatchDataset):
     The constructor reads one row of each source. It raises `UsageError` (E_MIXTURE) if the batches
     do not match. It raises `IncompatibleError` (E_TOKENIZER) if the sources have different
     tokenizers, or different options for EOS, BOS and special text, because the same ids would then
-    mean different texts. With `mixed_tokenizers` it does not check this. The mixture can be pickled
-    if its datasets can.
+    mean different texts. With `mixed_tokenizers`, tokenizers are not compared. The mixture can be
+    pickled if its datasets can.
 
         >>> both = MixtureDataset({"prose": prose, "code": code})            # doctest: +SKIP
         >>> order = both.mixture({"prose": 0.7, "code": 0.3}).order(seed=0)  # doctest: +SKIP
@@ -176,8 +177,8 @@ class MixtureDataset(BatchDataset):
     def covering(self, start: int, stop: int) -> Ints:
         """Return all samples that contain a token of the range `start` to `stop`.
 
-        The tokens are numbered as in `spans`. The array is int64 and increasing. The call costs as
-        much as `covering` of the sources that have these tokens.
+        The tokens are numbered as in `spans`. The array is int64 and increasing. The call takes as
+        long as calling `covering` of each source that has some of these tokens.
         """
         tokens = self._token_base()
         first, last = np.searchsorted(tokens, start, "right") - 1, np.searchsorted(tokens, stop)

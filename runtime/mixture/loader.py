@@ -106,12 +106,12 @@ def realised(loader: Loader) -> dict[str, Realised]:
     resumed, even with different weights. A dataset that is no longer in the mixture appears under
     its content id.
 
-    In the result, `tokens` is the number of samples times their mean number of tokens. If the
-    weights are shares of samples, it is None, except when all rows are windows or packed rows.
+    In the result, `tokens` is the number of samples times their mean number of tokens. It is None
+    if the weights are shares of samples, unless all rows are windows or packed rows.
     `passes` is the number of samples divided by the present number of samples in a pass. Raise
     `UsageError` for the loader of a single dataset.
 
-    The call takes some 20 microseconds, or with `drop_last` some 20 microseconds for every epoch.
+    The call takes about 20 microseconds, or with `drop_last` about 20 microseconds per epoch.
     After a change of weights, it also computes the schedules of the earlier phases.
 
         >>> realised(loader)["code"]                                        # doctest: +SKIP
@@ -144,8 +144,9 @@ def _served_draws(phase: Phase, cut: int) -> Iterator[tuple[int, int]]:
     """Yield pairs (sign, position) from which the samples served in `phase` can be counted.
 
     The number of samples of each source is the sum of ``sign * schedule.counts(position)`` over all
-    pairs. Without `drop_last`, these are ``(-1, start)`` and ``(1, end)``. Samples that do not fill
-    a global batch of `cut` samples at the end of an epoch do not count.
+    pairs. If `cut` is 1, the pairs are ``(-1, start)`` and ``(1, end)``. If incomplete global
+    batches are dropped, `cut` is the size of a global batch. Two more pairs for each epoch then
+    subtract the samples that were dropped at the end of the epoch.
     """
     begin, end = phase.begin, phase.end or phase.begin
     yield -1, phase.draws
@@ -169,8 +170,8 @@ def mean_tokens(samples: MixedDataset) -> Fraction:
     """Return the exact mean number of tokens in a sample, without padding.
 
     The call is fast for windows, packed rows and preferences with ``overlong="error"``. For
-    documents it reads the lengths of all documents, 8 bytes each. Raise `UsageError` for other
-    datasets.
+    documents it reads the lengths of all documents, 8 bytes each. Raise `UsageError` for any other
+    kind of dataset.
     """
     if isinstance(samples, WindowDataset):
         return Fraction(samples.seq_len)
@@ -243,8 +244,8 @@ def _in_blocks(
 ) -> tuple[Blocks, ...]:
     """Return a `Blocks` order for each source.
 
-    The window is divided by the number of sources, so that together they need the memory of one
-    window. Each window has at least `_LEAST_BLOCKS` blocks.
+    The usual window is divided by the number of sources, so all windows together need the memory of
+    one usual window. Each window has at least `_LEAST_BLOCKS` blocks.
     """
     orders = []
     for source, purpose, part in zip(

@@ -16,8 +16,9 @@ A run whose weights, sources or skip lists change continues in a new phase
 (runtime/mixture/phases.py). In the new phase, each source continues where it stopped:
 `MixtureOrder.lead` is the number of draws to add to the counts of the schedule.
 
-A call takes some 0.1 microseconds per position. It also computes a permutation, in 30 microseconds,
-for every source and pass that its positions belong to. So calls should have thousands of positions.
+A call takes about 0.1 microseconds per position. It also computes one permutation, in about 30
+microseconds, for each pass over each source that serves one of the positions. So calls should have
+thousands of positions.
 """
 
 from __future__ import annotations
@@ -129,9 +130,8 @@ class WeightedSources:
         """Return the values that, together with the seed, determine the order, as JSON values.
 
         The lists `content`, `weights` (whole numbers per period) and `samples` have a value for
-        each source, in order. The other values stay short for any number of sources:
-        `content_sha256` and `weights_sha256` are the first 16 digits of the SHA-256 of the
-        canonical JSON of the lists `content` and `weights`.
+        each source, in order. The values `content_sha256` and `weights_sha256` are the first 16
+        digits of the SHA-256 of the canonical JSON of the lists `content` and `weights`.
         """
         content, weights = [s.content_id for s in self.sources], list(self.schedule.weights)
         return {
@@ -155,9 +155,9 @@ class WeightedSources:
     def drawn(self, counts: Positions, served: Positions | None = None) -> dict[str, Realised]:
         """Return the amount served from each source, by name, for `counts` samples of each source.
 
-        Both arrays are int64 [sources]. `counts` is the number of samples served from each source.
-        `served` is the number of samples in a pass over each source, by default all its samples.
-        The result has the form that `realised` returns.
+        The array `counts`, int64 [sources], holds the number of samples served from each source.
+        The array `served`, int64 [sources], holds the number of samples in a pass over each source;
+        None means all its samples. The result has the form that `realised` returns.
         """
         sizes = self.sizes if served is None else served
         return {
@@ -533,10 +533,10 @@ class MixtureOrder:
         return np.searchsorted(self.mixture.base, samples, "right") - 1
 
     def _places(self, which: int, numbers: Positions) -> Positions:
-        """Return the position in the schedule at which source `which` serves its n-th sample.
+        """Return the positions in the schedule at which source `which` serves some samples.
 
-        The argument `numbers` holds the values of n, counted from 0 over all passes over the
-        source. The result is an int64 array of the same shape.
+        Entry i is the position of draw ``numbers[i]`` of the source. Draws are counted from 0 over
+        all passes. The result is an int64 array of the same shape.
         """
         draws = numbers - self.lead[which]
         return self.mixture.schedule.position_of(np.full_like(draws, which), draws)

@@ -10,7 +10,7 @@ begins, in which every source continues after its last sample. When a run contin
   keeps its progress until it returns. A new source begins its first pass.
 
 So no sample of a source is lost or repeated within a pass. A state contains the phases as plain
-JSON, some 60 bytes for each source of a phase.
+JSON, about 60 bytes for each source of a phase.
 
 Resuming takes time in proportion to the number of phases in the state. After a change it also
 computes the schedule up to that point (0.2 microseconds per position of a period), and the inverse
@@ -84,13 +84,13 @@ class ParkedSource(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Phase:
-    """A part of a run, from `begin` on, with the same sources, weights and skip lists.
+    """A part of a run with the same sources, weights and skip lists.
 
-    `end` is None in the current phase. An epoch has `positions` positions. `draws` is the number of
-    positions of the schedule before the phase: 0 for a new schedule, more if only skip lists
-    changed. `sources` (keys, see `source_of`), `samples` and `stands` (the progress at `begin`)
-    have one entry for each source. `parked` holds the progress of sources that were in earlier
-    phases but are not in this phase, by key.
+    The phase extends from `begin` to `end`; `end` is None in the current phase. An epoch has
+    `positions` positions. `draws` is the number of positions of the schedule before the phase: 0
+    for a new schedule, more if only skip lists changed. `sources` (keys, see `source_of`),
+    `samples` and `stands` (the progress at `begin`) have one entry for each source. `parked` maps
+    the keys of sources that were in earlier phases, but are not in this phase, to their progress.
 
     >>> phase = Phase(positions=3, weights=(2, 1), sources=("a/0/x", "b/0/x"), samples=(2, 1))
     >>> phase.draws_at(Spot(2, 1))

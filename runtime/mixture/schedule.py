@@ -5,11 +5,11 @@ fraction that rounds to it: 0.7 is 7/10, 1e-6 is 1/1000000, and ``1 / 3`` is a t
 **period** is the number of positions after which the schedule repeats. If the exact period would be
 longer than `max_period`, the weights are rounded: a few periods are tried, the shortest first,
 until every share has a relative error of at most 0.001. If no period achieves this, the longest is
-used. `whole_weights` raises an error if its relative error is above `tolerance`, as it is for a
-source that would never be served.
+used. `whole_weights` raises an error if a share then has a relative error above `tolerance`, for
+example because its source would never be served.
 
 The schedule chooses a source at each position, and depends only on the whole-number weights. Source
-`i` has `weights[i]` of the `period` positions, spread evenly: before any position t its count
+`i` has `weights[i]` of the `period` positions, spread evenly: its count before any position t
 differs from t * weight / period by less than one. This is proportionate fair scheduling (Baruah,
 Cohen, Plaxton, Varvel: Proportionate Progress, Algorithmica 1996) on one processor.
 
@@ -17,13 +17,13 @@ The k-th time that a source is chosen, counted from 0, is called its **draw** k.
 bound, draw k must have a position from floor(k * period / weight) to ceil((k + 1) * period /
 weight) - 1. At each position several draws may be allowed. The schedule takes the draw with the
 lowest last allowed position, and if several have the same, the source with the lowest index. This
-rule is called earliest deadline first. It meets all deadlines if any schedule does, and an evenly
-spread schedule does.
+rule is called earliest deadline first. It meets all deadlines if any schedule can, and the paper
+proves that one can.
 
 At the end of a period every count is exact, so all periods are the same, and a table of one period
 is enough for any position. For each position the table holds the source, and one bit that says
 whether the count is t * weight / period rounded up or down. This takes 2 bytes per position, or 1
-for up to 128 sources. The table is filled on demand, at some 0.2 microseconds per position.
+for up to 128 sources. The table is filled on demand, in about 0.2 microseconds per position.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def whole_weights(
 
     If these numbers sum to more than `max_period`, they are rounded. The argument `names` is for
     messages. Raise `UsageError` (E_WEIGHTS) if there are no weights, if a weight is not a
-    positive finite number, or if its share in `max_period` draws has a relative error above
-    `tolerance`. The call takes some 20 microseconds per source.
+    positive finite number, or if rounding changes its share by a relative error above
+    `tolerance`. The call takes about 20 microseconds per source.
 
     >>> whole_weights([0.7, 0.3])
     PeriodWeights(weights=(7, 3), period=10, error=0.0)
@@ -160,9 +160,8 @@ def _smallest_integers(fractions: Sequence[Fraction]) -> list[int]:
 def _rounded(asked: Sequence[int], period: int) -> list[int]:
     """Return `asked` scaled to whole numbers that sum to `period`.
 
-    The exactly scaled numbers are fractions. All are rounded down, and then as many as the sum
-    requires are rounded up instead. These are the numbers for which rounding up reduces the
-    relative error most, or increases it least.
+    All scaled numbers are first rounded down. Then as many as needed for the sum are rounded up
+    instead: those for which this reduces the relative error most, or increases it least.
     """
     total = sum(asked)
     found = [weight * period // total for weight in asked]
@@ -219,7 +218,8 @@ Counts = npt.NDArray[np.int64]
 class _Filled(NamedTuple):
     """Number of positions filled in the table, and the draws that wait for a position.
 
-    The heap `waiting` holds the draws that are allowed before position `stop`, but come later.
+    The first `stop` positions are filled. The heap `waiting` holds the draws that were allowed at
+    one of these positions but have not been chosen yet.
     """
 
     stop: int
@@ -296,7 +296,7 @@ class Schedule:
     def counts(self, position: int) -> Counts:
         """Return the number of times that each source occurs before `position`, int64 [sources].
 
-        The call fills the table up to `position`, then takes some 20 microseconds. Raise
+        The call fills the table up to `position`, then takes about 20 microseconds. Raise
         `IndexError` for a negative position.
         """
         if position < 0:
@@ -317,8 +317,8 @@ class Schedule:
         """Return the position at which `source` occurs for the `number`-th time, counted from 0.
 
         This is the inverse of `at`; all three arrays have the same shape. The first call fills and
-        inverts the table, which takes 4 bytes per position of the period. Raise `IndexError` for an
-        unknown source or a negative number.
+        inverts the table; the result takes 4 bytes per position of the period. Raise `IndexError`
+        for an unknown source or a negative number.
         """
         if source.size == 0:
             return np.zeros(source.shape, np.int64)
@@ -373,11 +373,11 @@ class Schedule:
         return _Filled(stop, tuple(waiting))
 
     def _released(self, start: int, stop: int) -> tuple[Counts, Counts]:
-        """Return the draws whose first allowed position is in the given range, and their counts.
+        """Return the draws whose first allowed position is in a range, and their counts.
 
         The range is `start` .. `stop` - 1. The first array holds the draws as heap keys, sorted by
-        first allowed position. The second array, int64 [stop - start], holds the number of these
-        draws for each position.
+        first allowed position. Entry i of the second array, int64 [stop - start], is the number of
+        draws that are first allowed at position ``start + i``.
         """
         first, last = (-(-at * self._weight // self.period) for at in (start, stop))
         count = last - first

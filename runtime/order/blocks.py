@@ -71,10 +71,10 @@ class Blocks:
     """An order that shuffles samples within windows of blocks, with new windows in every epoch.
 
     `block` is a number of samples, `window` a number of blocks. A run can resume only with the same
-    values of both. Windows have at most `window` blocks, and the numbers of blocks in two windows
-    differ by at most one. The defaults suit samples of 4 KiB (2,048 tokens of 2 bytes): they make
-    blocks of 4 MiB and windows of 1 GiB. For other sample sizes `block_sizes` computes both
-    numbers. If one window holds all blocks, the order is a full shuffle.
+    `block` and `window`. Windows have at most `window` blocks, and the numbers of blocks in two
+    windows differ by at most one. The defaults suit samples of 4 KiB (2,048 tokens of 2 bytes):
+    they make blocks of 4 MiB and windows of 1 GiB. For other sample sizes, `block_sizes` computes
+    both numbers. If one window holds all blocks, the order is a full shuffle.
 
     >>> order = Blocks(content_id="build", seed=0, purpose="train", block=3, window=2)
     >>> found = order.samples(np.arange(10), 10, epoch=0)
@@ -108,8 +108,8 @@ class Blocks:
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
         """Return the sample at each of `positions` as an int64 array of the same shape.
 
-        The function is a bijection of range(n). Raise `IndexError` for a position outside 0 .. n -
-        1.
+        The function is a bijection of range(n). Raise `IndexError` for a position not in
+        0 .. n - 1.
         """
         _check(positions, n, "position")
         if n == 0:
@@ -151,8 +151,9 @@ class Blocks:
 def block_sizes(sample_bytes: int) -> tuple[int, int]:
     """Return `block` and `window` of `Blocks` for samples that each take `sample_bytes` on disk.
 
-    Blocks have 4 MiB or a little less, which any storage reads at nearly full speed. Windows have
-    about 1 GiB, and at least 64 blocks, so that a batch has samples from many blocks.
+    Blocks are 4 MiB or a little smaller; any storage reads such pieces at nearly full speed.
+    Windows are about 1 GiB, and have at least 64 blocks, so that a batch has samples from many
+    blocks.
 
     >>> block_sizes(4096), block_sizes(2 << 20)
     ((1024, 256), (2, 256))
@@ -231,9 +232,10 @@ class _Plan(NamedTuple):
         return out
 
     def blocks_at(self, places: Positions) -> Positions:
-        """Return the number of the block at each of `places`, indices in the layout of the epoch.
+        """Return the number of the block at each of `places`.
 
-        If the places lie in one window or two adjacent windows, the blocks come from a cache.
+        A place is the index of a block in the layout of the epoch (see `_Plan`). If all places lie
+        in one window or in two adjacent windows, the blocks come from a cache.
         """
         if not places.size:
             return places
@@ -260,11 +262,11 @@ class _Plan(NamedTuple):
         return windows, self.first(windows) + strata
 
     def _deal(self, numbers: Positions, strata: Positions, *, back: bool = False) -> Positions:
-        """Return the index, in its stratum, of the block that a window gets.
+        """Return which block of each stratum a window gets, as an index in the stratum.
 
-        For each i, the window is `numbers[i]` and the stratum is `strata[i]`. If `back` is true,
-        the reverse is computed: `numbers[i]` is the index of a block in its stratum, and the result
-        is the window that gets this block.
+        Entry i is for the stratum `strata[i]` and the window `numbers[i]`. If `back` is true, the
+        reverse is computed: `numbers[i]` is the index of a block in the stratum `strata[i]`, and
+        entry i is the window that gets this block.
         """
         move, streams = unpermute if back else permute, strata + 1
         if self.long == self.windows:

@@ -3,11 +3,12 @@
 Worker processes that stay alive, and threads that prepare samples ahead of time, need the epoch of
 each sample. An attribute of the dataset would be out of date in a worker process, and would change
 too early for a thread. So the index of a sample of such a dataset is
-``sample + (epoch + 1 << 40)``. An index below 2**40 contains no epoch; the dataset then uses its
+``sample + ((epoch + 1) << 40)``. An index below 2**40 contains no epoch; the dataset then uses its
 own attribute `epoch`.
 
-For a user's dataset with the attribute `tagged`, the batch sampler adds the epoch, so that the
-dataset also works with a plain DataLoader. For other datasets the loader adds the epoch.
+The epoch is added in one of two places. If the dataset's attribute `tagged` is True (a user's
+dataset, see `Collated`), the batch sampler adds the epoch, so that the dataset also works with a
+plain DataLoader. If only `varies_by_epoch` is True, the loader adds it.
 """
 
 from __future__ import annotations

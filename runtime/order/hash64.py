@@ -20,7 +20,7 @@ _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def finalise(words: Words) -> Words:
-    """Return the hash of each word as a new uint64 array. This takes about 3 ns a word.
+    """Return the hash of each word as a new uint64 array. This takes about 3 ns per word.
 
     >>> hex(int(finalise(np.array([GOLDEN], np.uint64))[0]))
     '0xe220a8397b1dcdaf'

@@ -138,7 +138,7 @@ class PartLengths:
     def identity(self) -> str:
         """The identity of the lengths of the whole dataset.
 
-        A saved state identifies the part separately.
+        It does not identify the part, for which a saved state has a separate value.
         """
         return self._whole.identity
 
@@ -170,8 +170,8 @@ def lengths_for(dataset: Any, lengths: Any = None) -> Lengths:
 def measure_lengths(dataset: Any, field: str = "input_ids") -> npt.NDArray[np.int64]:
     """Return the length of the field `field` in every sample as an int64 array [samples].
 
-    The function reads every sample, but only the column `field` of a Hugging Face dataset. If a
-    sample is not a dict, the length of the sample itself is used. Raise `InputError`, with the
+    The function reads every sample; from a Hugging Face dataset it reads only the column `field`.
+    If a sample is not a dict, the length of the sample itself is used. Raise `InputError`, with the
     index of the sample, if a dict lacks the field or the measured value has no length.
 
     >>> measure_lengths([{"input_ids": [1, 2]}, {"input_ids": []}]).tolist()

@@ -7,7 +7,7 @@ change the digest, except with a probability of 1 in 2**64. A different dataset 
 digest, except before the first sample, when every digest is 0. The digest detects mistakes, not
 forgery.
 
-The digest takes about 10 ns a sample.
+The digest takes about 10 ns per sample.
 """
 
 from __future__ import annotations

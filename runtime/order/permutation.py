@@ -3,17 +3,18 @@
 `permute` is a Feistel network over the positions `0 .. n - 1`. It is a bijection for any round
 function, needs O(1) memory for any n up to 2**48, and is computed for a whole batch at once.
 `unpermute` runs the network backwards, and so returns the position of a sample without a search.
-The order depends only on content id, seed, epoch, purpose and n, and stays the same for ever. A
-change of the order would break every resumed run. So code that changes it needs a new value of
-`_DOMAIN`, which is a part of every key.
+The order depends only on content id, seed, epoch, purpose and n, and never changes. A different
+order would break every resumed run. So code that changes the order needs a new value of `_DOMAIN`,
+which is a part of every key.
 
 The round function returns the high bits of a multiply-xorshift-multiply hash. There are 8 rounds
 for most n. If the two halves of a number have only a few bits, they mix slowly, so there are 16
-rounds for n up to 64, and 32 for n up to 8. Over 200,000 keys, the frequencies of pairs of samples
-differ from chance for n up to 40 with 8 rounds, and for n from 5 to 8 with 16 rounds. Every four
-more rounds divide the difference by 16 (benchmarks/rounds.py). With fewer rounds, or with the low
-bits of a multiply-add as hash, the order has a pattern. It is not visible in the first hundred
-samples, but a test detects it (tests/runtime/order/test_permutation.py).
+rounds for n up to 64, and 32 for n up to 8. Fewer rounds would not be enough: over 200,000 keys,
+the frequencies of pairs of samples differ measurably from chance for n up to 40 if there are only 8
+rounds, and for n from 5 to 8 if there are only 16. Every four more rounds divide the difference by
+16 (benchmarks/rounds.py). The low bits of a multiply-add would not be a good enough hash either:
+the order would have a pattern that is not visible in the first hundred samples, but that a test
+detects (tests/runtime/order/test_permutation.py).
 
 The right half has 2**r values and the left half ceil(n / 2**r), so the network permutes a few more
 numbers than n. A result of n or more goes through the network again until it is below n (cycle
@@ -90,7 +91,7 @@ def key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
     ``["dataprep order 1","CONTENT",SEED,EPOCH,"PURPOSE"]``, read as 64-bit little-endian words.
     Word 2i, made odd, is the multiplier of round i, and word 2i + 1 is its addend. Keys of
     neighbouring seeds and epochs are unrelated: (seed 1, epoch 2) differs from (seed 2, epoch 1).
-    The first call for an epoch takes some ten microseconds.
+    The first call for an epoch takes about ten microseconds.
     """
     return _key(content_id, seed, epoch, purpose)
 
@@ -222,9 +223,9 @@ class _Network:
     def permute(self, words: _Words, shift: _Words | None, back: bool) -> _Words:
         """Return `words` (numbers in 0 .. n - 1) permuted by the network.
 
-        The network is applied again to each result of n or more, until it is below n. If `back` is
-        true, the inverse of the network is applied. If `shift` is given, it is added to the input
-        of every round.
+        The network is applied again to each result of n or more, until the result is below n. If
+        `back` is true, the inverse of the network is applied. If `shift` is given, it is added to
+        the input of every round.
         """
         out = self._apply(words, shift, back)
         outside = np.flatnonzero(out >= self._n)
@@ -252,10 +253,11 @@ class _Network:
         """Return a table: entry i is the number at which the cycle walk from n + i ends.
 
         A cycle walk applies the network (if `back` is true, its inverse) again and again, until the
-        result is below n. Usually only a few of the positions permuted at once need a walk. The
-        table is faster than the network for these, because the network takes as long for a few
-        numbers as for a thousand. Some walks never get below n, and their entries have no meaning.
-        No walk that starts below n gets there, so these entries are not used.
+        result is below n. Few of the numbers permuted in one call need a walk. The table is faster
+        for them, because the network takes as long for a few numbers as for a thousand.
+
+        Some walks never get below n, and their entries have no meaning. These entries are not used,
+        because no walk that starts below n gets there.
         """
         ends = self._tables.get(back)
         if ends is None:

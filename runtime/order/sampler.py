@@ -6,7 +6,7 @@ the same numbers every time, all ranks agree, and a run can resume. Other state 
 be seeded. If a sampler yields two different orders for one epoch, a `UsageError` is raised.
 
 To detect this, the first epoch is computed twice; later epochs are computed once. The order of an
-epoch takes 8 bytes of memory a position.
+epoch takes 8 bytes of memory per position.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ come in the same order.
 Samples are numbered in three ways. The *sample number* is the index in the dataset. The *position*
 is the index in the full order of an epoch, 0 .. n - 1. The *place* is the index in this order
 without the s skipped samples, 0 .. n - s - 1. The positions of the skipped samples are computed
-once an epoch with the order's inverse, and then sorted. This takes 25 ns a skipped sample, and the
-time of the sort. After that, finding a place takes one binary search.
+once per epoch with the inverse of the order, and then sorted. This takes 25 ns per skipped sample,
+plus the time of the sort. After that, finding a place takes one binary search.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Skips:
     def places(self, positions: Positions, order: Order, n: int, epoch: int) -> Positions:
         """Return the number of unskipped samples before each of `positions`.
 
-        The result is an int64 array of the same shape. For an unskipped sample, this number is its
-        index in the order without the skipped samples, called its place. Position n is the end of
-        the epoch. Raise `IndexError` for a position outside 0 .. n.
+        The result is an int64 array of the same shape. If the sample at a position is not skipped,
+        this number is its place: its index in the order without the skipped samples. A position may
+        also be n, the end of the epoch. Raise `IndexError` for a position outside 0 .. n.
         """
         gaps = self.gaps(order, n, epoch)
         _within(positions, n, "position")
