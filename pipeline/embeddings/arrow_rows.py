@@ -1,7 +1,8 @@
 """Rows of Parquet and Arrow files and Hugging Face datasets as numpy columns.
 
 Numbers are not converted to Python objects. A column of lists of the same length becomes a view of
-the Arrow buffer. If a list in the batch is null or has another length, the good rows are copied.
+the Arrow buffer. If a record batch contains a list that is null or has another length, its good
+rows are copied.
 """
 
 from __future__ import annotations

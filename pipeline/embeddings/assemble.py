@@ -1,11 +1,13 @@
 """Assembly of a dataset of embeddings from finished units, in a scratch directory.
 
 A unit is the part of the input that one task processes. Every array contains the rows of all units,
-in order. The split of a row is chosen by the hash of its split key (the value of the key column, or
-else the encoded text or the first vector). A split is stored as a list of row numbers. A large file
-of a unit becomes a shard by a hard link, and small files are joined. The memory needed is that of a
-block of rows. Splits of exact sizes need 16 bytes more for each row whose hash is close to the
-border between two splits.
+in order. A large file of a unit becomes a shard by a hard link, and small files are joined. Only
+one block of rows is in memory at a time.
+
+The split of a row is chosen by the hash of its split key (the value of the key column, or else the
+encoded text or the first vector). A split is stored as a list of row numbers. If a split has an
+exact number of rows, 16 bytes of memory are needed for each row whose hash is close to a border
+between two splits.
 """
 
 from __future__ import annotations

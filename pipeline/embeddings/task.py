@@ -1,7 +1,7 @@
 """Task that processes a unit: it reads, checks, encodes and converts rows, and writes array files.
 
-The files depend only on the plan and the number of the unit. The memory needed is that of a few
-blocks of rows.
+The files depend only on the plan and the number of the unit. Only a few blocks of rows are in
+memory at a time.
 """
 
 from __future__ import annotations

@@ -17,9 +17,10 @@ Encoder = Callable[[list[str]], Any]
 
 
 def encoder_name(encoder: str | Encoder | None) -> str | None:
-    """Return the name of `encoder` for config.json, or None for no encoder.
+    """Return the name of `encoder` for config.json, or None if there is no encoder.
 
-    It is the name of the model, the name of its folder, or ``module:function``.
+    The name of a model is returned unchanged. For the path of a folder, the last part is returned,
+    and for a function ``module:function``.
 
     >>> encoder_name("all-MiniLM-L6-v2"), encoder_name(encoder_name)
     ('all-MiniLM-L6-v2', 'dataprep.pipeline.encode.options:encoder_name')

@@ -3,7 +3,7 @@
 The metadata of the file contains config.json under the key ``dataprep``. The tensors are the result
 of `tensors_of`. They are sorted by bytes per number (largest first), and then by name. So every
 tensor is aligned, and equal datasets give equal bytes. Any reader of the format can read the
-arrays. The memory needed is that of a block of rows.
+arrays. Only one block of rows is in memory at a time.
 """
 
 from __future__ import annotations

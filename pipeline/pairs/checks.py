@@ -25,12 +25,13 @@ _AT_ONCE = 1 << 16  # rows in a block
 def check_links(
     pair_index: Ints, clusters: Ints, offsets: Ints, keyword_ids: Ints, sizes: Sequence[int]
 ) -> None:
-    """Raise `DataprepError` (E_PAIRS) if a number in an array refers to a row that does not exist.
+    """Raise `DataprepError` (E_PAIRS) if one of these rules is broken.
 
-    The numbers in `pair_index`, `clusters` and `keyword_ids` are checked. Raise the error also if
-    two pairs have the same question and source, or if the offsets do not divide `keyword_ids` into
-    one list for each pair. `sizes` holds the numbers of questions, sources, keywords and clusters,
-    in this order.
+    - The numbers in `pair_index`, `clusters` and `keyword_ids` refer to rows that exist.
+    - No two pairs have the same question and source.
+    - `offsets` divides `keyword_ids` into one list for each pair.
+
+    `sizes` holds the numbers of questions, sources, keywords and clusters, in this order.
     """
     questions, sources, keywords, n_clusters = sizes
     _require_bounds("pair_index (questions)", pair_index[:, 0], 0, questions)

@@ -3,15 +3,16 @@
 There are three methods of clustering:
 
 - column: a column of the input names the cluster of each pair.
-- keywords: a pair gets the cluster of most of its keywords. At a tie the lowest number wins.
+- keywords: a pair gets the cluster to which most of its keywords belong. At a tie the lowest
+  cluster number wins.
 - kmeans: a pair gets the k-means cluster of its question.
 
 With the method keywords, a centroid is the mean of the vectors of the keywords in the cluster. With
 the other methods it is the mean of the vectors of the distinct questions in the cluster.
 
-A pair without a cluster has -1. The option `cluster_fallback` replaces -1 by the largest cluster,
-by the cluster whose centroid is nearest to the question, or by a random cluster. The random choice
-depends only on the number of the question and the seed.
+A pair without a cluster has the number -1. The option `cluster_fallback` replaces -1 by the largest
+cluster, by the cluster whose centroid is nearest to the question, or by a random cluster. The
+random choice depends only on the number of the question and the seed.
 
 The k-means of scikit-learn is used, on vectors of length 1. It runs in one thread, because with
 several threads the order of the sums varies, and the clusters vary with it.

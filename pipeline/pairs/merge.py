@@ -6,8 +6,8 @@ provenance of the first row. Missing relevance is 1, and relevance outside 0 to 
 Keywords are casefolded. Four kinds of rows are counted: merged rows, rows with missing relevance,
 rows with clipped relevance, and rows whose cluster differs from the cluster of their pair.
 
-Questions, sources, keywords and pairs are numbered by first appearance. The memory needed is that
-of the distinct texts, and about 200 bytes for each pair.
+Questions, sources, keywords and pairs are numbered by first appearance. All distinct texts are in
+memory, with about 200 bytes for each pair.
 """
 
 from __future__ import annotations

@@ -114,8 +114,7 @@ def mine(
     Both arrays are int64 [pairs, N], sorted by tier within a row. `counts` holds the number of
     negatives of each tier; their sum is N. `questions` and `sources` are vectors of length 1, and
     `near` is the result of `near_clusters`. The function `search` finds the candidates of tier 3.
-    Every question needs at least N sources that are not its positives. This is not checked here:
-    call `require_enough` first.
+    Call `require_enough` first: it checks that every question has enough possible negatives.
     """
     own, members = links.own(), links.members()
     keys = (links.clusters + 1) * links.n_questions + links.questions
@@ -223,9 +222,9 @@ class _Complements:
     """Lookup of the r-th smallest integer that is not in a set, for each of many sets.
 
     The rank r is counted from 0. For the set {1, 2}, the ranks 0, 1 and 2 give 0, 3 and 4. The
-    result is r + j, where j is the number of members of the set below the result. If v[i] is member
-    i of the sorted set, j is the number of members with v[i] - i <= r. A binary search finds j,
-    because v[i] - i never decreases.
+    result is r + j if j members of the set are smaller than the result. To find j, let v[i] be
+    member i of the sorted set: j is the number of members with v[i] - i <= r. As v[i] - i never
+    decreases, j is found by binary search.
     """
 
     def __init__(self, lists: RowSets) -> None:

@@ -77,9 +77,9 @@ def split_questions(
 def _guaranteed(names: Sequence[str], ratios: npt.NDArray[np.float64]) -> list[int]:
     """Return the indices of the splits that get at least one question of each cluster.
 
-    Splits with a ratio of 0 are left out. The remaining splits are ordered: first ``train``, then
-    ``val``, then the others in their order in `names`. The result is the first two splits. If a
-    cluster has only one question, the first of the two gets it.
+    These are the first two splits with a ratio above 0. ``train`` comes first, then ``val``, then
+    the others in the order of `names`. If a cluster has only one question, the first of the two
+    splits gets it.
     """
     wanted = [n for n in range(len(names)) if ratios[n] > 0]
     first = len(_FIRST)

@@ -4,8 +4,8 @@ A curriculum states how often training uses each variant of steering vector (``z
 ``keyword`` and ``residual``), epoch by epoch. In JASPER's config.json it is under the key
 ``curriculum``. There JASPER's builder writes ``mode``, ``start_distance``, ``end_distance`` and
 ``warmup_epochs``, but JASPER's loader reads other keys: ``zero_prob_start`` (default 0.5),
-``zero_prob_end`` (0.1) and ``epochs_total`` (100). From them the loader computes the probability of
-``zero``, which changes linearly.
+``zero_prob_end`` (0.1) and ``epochs_total`` (100). In the loader, the probability of ``zero``
+changes linearly from the first of these numbers to the second.
 
 ========================================  =========================================================
 JASPER                                    dataprep
