@@ -115,8 +115,8 @@ class Cutter:
         """Return the parts that have a token to train on.
 
         If no part of a document has such a token, the record of this document is added to
-        `refused`. A record of preferences is therefore refused if one of its answers has no token
-        to train on.
+        `refused`. A preference record is therefore refused if one of its answers has no token to
+        train on.
         """
         edges = np.stack([parts.starts, parts.stops], 1).reshape(-1)
         # `reduceat` needs a token at each edge: the added 0 is for the end of the last part. Its

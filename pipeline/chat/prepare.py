@@ -219,7 +219,7 @@ def _chat_plan(options: ChatOptions, surveyed: ChatSurvey, source: TokenizerSour
 def _variables(options: ChatOptions, source: TokenizerSource) -> dict[str, Any]:
     """Return the variables of the template: special tokens such as `bos_token`, and `template_arg`.
 
-    Variables in `template_arg` replace special tokens of the same name.
+    A variable in `options.template_arg` replaces a special token of the same name.
     """
     found = {role: find_role(source.config, source.roles, role) for role in _ROLES}
     tokens = {f"{role}_token": token.token for role, token in found.items() if token is not None}

@@ -1,8 +1,8 @@
 """Task of the kind `chat`: read, render, encode, mask, cut and write the conversations of a unit.
 
 Records are rendered and encoded in blocks of 256 KiB as they are read, so every problem of a record
-is found before the next block is read. A conversation on which the template fails, that is too long
-or that has nothing to train on is a bad record like any other.
+is found before the next block is read. A record is also bad if the template fails on its
+conversation, or if the conversation is too long or has nothing to train on.
 """
 
 from __future__ import annotations

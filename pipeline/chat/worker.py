@@ -38,7 +38,10 @@ class ChatTasks(TokenTasks):
     address = "dataprep.pipeline.chat.worker:ChatTasks"
 
     def answer(self, request: bytes, watch: Watch | None) -> bytes:
-        """Return the answer to `request`. For a `SampleRequest`, it is a pickled `ChatSample`."""
+        """Return the answer to `request`.
+
+        The answer to a `SampleRequest` is a pickled `ChatSample`.
+        """
         asked = _REQUEST.decode(request)
         if isinstance(asked, SampleRequest):
             return pickle.dumps(take_chat_sample(asked, watch))

@@ -70,8 +70,9 @@ class Answers:
     ) -> ChatRecord:
         """Return the record of a chosen and a rejected answer to `prompt`.
 
-        If `prompt` is empty, both answers must begin with their prompt. Raise `BadLineError` if an
-        answer cannot be read, if the answers are equal, or if they have no common prompt.
+        If `prompt` has no user message, both answers must begin with the prompt. Raise
+        `BadLineError` if an answer cannot be read, if the answers are equal, or if they have no
+        common prompt.
         """
         answers = {"chosen": chosen, "rejected": rejected}
         for name, answer in answers.items():
@@ -167,7 +168,7 @@ def _find_prompt(found: list[Conversation], prompt: list[Message]) -> None:
     cases:
 
     - The common prompt contains no user message.
-    - The first difference is in a system, developer or user message.
+    - The conversations first differ in a system, developer or user message.
     - The record gives a `prompt` that is not empty, and its last message is not in the common
       prompt.
     """

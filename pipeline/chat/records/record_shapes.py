@@ -337,10 +337,10 @@ def _plain_texts(layout: RecordLayout, otherwise: Convert) -> Convert:
 
 
 def _instruction(layout: RecordLayout, record: Record) -> list[Message]:
-    """Return the messages of `history`, followed by a message of the user.
+    """Return the messages of `history`, followed by a user message.
 
-    The content of this message is the instruction and its input as one text. Raise `BadLineError`
-    if one of these fields cannot be used.
+    The content of the user message is the instruction and its input as one text. Raise
+    `BadLineError` if one of these fields cannot be used.
     """
     names = [layout.fields.get(ours, ours) for ours in ("instruction", "input")]
     parts = [record[name] for name in names if name in record]
@@ -368,7 +368,7 @@ def _instance(value: Any) -> Record:
 
 
 def _history(value: Any) -> list[Message]:
-    """Return the messages in `history`, a list of pairs of question and answer.
+    """Return the messages in `history`, a list of (question, answer) pairs.
 
     Raise `BadLineError` if `value` is not a list of pairs of non-empty texts.
     """

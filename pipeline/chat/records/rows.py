@@ -88,7 +88,7 @@ def _batches(
 
 
 def _parts(rows: Any) -> Iterator[Any]:
-    """Yield `rows` in parts of at most `TEXT_BYTES` bytes. A larger row is a part by itself."""
+    """Yield `rows` in parts of at most `TEXT_BYTES` bytes. Any larger row is its own part."""
     if rows.num_rows <= 1 or rows.nbytes <= TEXT_BYTES:
         if rows.num_rows:
             yield rows

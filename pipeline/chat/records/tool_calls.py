@@ -33,7 +33,7 @@ def tool_calls(value: Any, where: str) -> list[dict[str, Any]]:
 
 
 def spelled_calls(text: Any, where: str) -> list[dict[str, Any]]:
-    """Return the calls in `text`: a call or a list of calls, either as JSON text or decoded.
+    """Return the calls in `text`, which is a call or a list of calls, decoded or as JSON text.
 
     Raise `BadLineError`, which says `where` the calls are, if there is no call, or if a call cannot
     be used.

@@ -136,7 +136,7 @@ class Turns:
         """Return the messages in `value` if only fields and roles must be renamed, otherwise None.
 
         Renaming is enough if each turn has only two fields, a role and a text. The names of these
-        fields are the last in the arguments `role` and `content` of the constructor, by default
+        fields must be the last in the arguments `role` and `content` of the constructor, by default
         `from` and `value`.
         """
         role, content, roles = self._role[-1], self._content[-1], self._spoken

@@ -94,7 +94,7 @@ class Prefixes:
         return len(before), len(after)
 
     def _before(self, index: int) -> str:
-        """Return the rendering up to the words of message `index`; see `words_span` for its words.
+        """Return the rendering up to the words of message `index` (see `words_span`).
 
         For an assistant message, this text ends with the generation prompt. The prompt may itself
         end with text that the template does not write before past answers, such as the opening of a

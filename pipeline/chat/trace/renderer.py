@@ -43,11 +43,11 @@ class _Analyzed(NamedTuple):
 class Renderer:
     r"""Renderer for conversations by a template.
 
-    The mapping `variables` holds `bos_token` and the like, and any other variables of the template.
-    If `literal` is true, special tokens that records contain as plain text stay text. The text
-    `date` (YYYY-MM-DD) is for templates that print today's date, and `origin` is the name of the
-    template in errors. The attribute `special_text` counts how often records contained each special
-    token. Raises `InputError` if the template does not compile.
+    The mapping `variables` holds the variables of the template, including special tokens such as
+    `bos_token`. If `literal` is true, special tokens that records contain as plain text stay text.
+    The text `date` (YYYY-MM-DD) is for templates that print today's date, and `origin` is the name
+    of the template in errors. The attribute `special_text` counts how often records contained each
+    special token. Raises `InputError` if the template does not compile.
 
     >>> renderer = Renderer("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     ...                     "{% if add_generation_prompt %}assistant: {% endif %}")

@@ -144,7 +144,7 @@ def specialization_of(
 
     The pairs in `spans` are the (start, stop) positions of the text to train on, in characters of
     `symbolic`. The sequence `trimmed_spans` holds the indexes of those spans that may end in white
-    space after a special token. When a record is filled in, this white space is cut off.
+    space after a special token. When a record is filled in, these spans end before the white space.
 
     >>> specialization_of("<" + chr(FIRST) + ">.", [(1, 3)]).fill(["abc"])
     Marked(text=b'<abc>.', edges=[1, 5], literal=())
@@ -205,10 +205,11 @@ class Specializations:
         self._count = 0
 
     def find(self, structure: Hashable, values: Values) -> Entry | None:
-        """Return the entry that fits a record, and append the texts derived for it to `values`.
+        """Return the entry that fits the record with this `structure` and these `values`.
 
-        If there is no such entry yet, return None and leave `values` unchanged. If the derived
-        texts are too long, return an entry without a specialization.
+        The texts that are derived for the record are appended to `values`. If no entry fits yet,
+        return None and leave `values` unchanged. If the derived texts are too long, return an entry
+        without a specialization.
         """
         given = len(values)
         for entry in self._entries.get(structure, ()):

@@ -161,10 +161,10 @@ class Trace:
             self._mixed.add(character)
 
     def origins(self, character: str) -> frozenset[int]:
-        """Return the indexes in `values` of the record's texts from which a text was made.
+        """Return the indexes in `values` of the record's texts that `character` is made from.
 
-        The text is the one that `character` represents. For a text of the record, the result is
-        only its own index. For a derived text (the result of an operation), there may be several.
+        If `character` represents a text of the record, this is only the index of that text. If it
+        represents a derived text (the result of an operation), there may be several.
         """
         return self._origins.get(character, frozenset([ord(character) - FIRST]))
 
@@ -347,9 +347,10 @@ _HARMLESS = {
 
 
 def _close(kind: type, base: type) -> None:
-    """Define in `kind` each method of `base` that is not harmless and that `kind` does not define.
+    """Override in `kind` the methods of `base`, except for harmless ones.
 
-    The new methods derive a text, ask a question, or raise `RefusalError`.
+    Methods that `kind` itself defines are not replaced. The new methods derive a text, ask a
+    question, or raise `RefusalError`.
     """
     for name in dir(base):
         if name in _HARMLESS or name in vars(kind):
