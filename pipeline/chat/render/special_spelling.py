@@ -52,7 +52,7 @@ class Spelling:
         return counts
 
     def texts(self, values: Sequence[Any]) -> list[str]:
-        """Return every text among `values`, and all texts in the objects that may contain a token.
+        """Return each text in `values`, and all texts of objects that may contain special tokens.
 
         To find out whether an object may contain one, it is searched as one JSON text. This takes a
         tenth of the time of visiting all its texts.
