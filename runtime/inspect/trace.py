@@ -201,8 +201,8 @@ def steps_of_document(
     """Return the samples that contain a part of `document`, with their steps, ranks and rows.
 
     The result is for one epoch. The argument `start` is described in `trace_step`. The argument
-    `source` is the index of the document's split in the result of `splits_of`. It is 0 except for a
-    mixture. Raise `IndexError` for a document or source that does not exist.
+    `source` is the index of the document's split in the result of `splits_of`; for a dataset that
+    is not a mixture it is 0. Raise `IndexError` for a document or source that does not exist.
     """
     split, base = splits_of(dataset)[source], int(_token_base(dataset)[source])
     (begin,), (end,) = (b.tolist() for b in document_spans(split, np.array([document])))

@@ -1,10 +1,9 @@
 """`MixtureDataset`: several datasets served as one, in any order of rows.
 
 A batch is assembled from one batch of each source that contributes rows. In tensors with one entry
-per row, the entries are copied to their positions in the new batch. Tensors that describe all
-rows concatenated (`cu_seqlens`, `max_seqlen`) are computed from the same tensors of
-the sources. If the batches of two sources do not match, an error names the sources and the
-difference.
+per row, the entries are copied to their positions in the new batch. Tensors that describe all rows
+concatenated (`cu_seqlens`, `max_seqlen`) are computed from the same tensors of the sources. If the
+batches of two sources do not match, an error names the sources and the difference.
 
 A batch with rows of several sources costs one more memory copy than the batches of its sources, and
 about 30 microseconds per source. The order of the rows comes from runtime/mixture/order.py.

@@ -107,9 +107,9 @@ def realised(loader: Loader) -> dict[str, Realised]:
     its content id.
 
     In the result, `tokens` is the number of samples times their mean number of tokens. It is None
-    if the weights are shares of samples, unless all rows are windows or packed rows.
-    `passes` is the number of samples divided by the present number of samples in a pass. Raise
-    `UsageError` for the loader of a single dataset.
+    if the weights are shares of samples, unless all rows are windows or packed rows. `passes` is
+    the number of samples divided by the present number of samples in a pass. Raise `UsageError` for
+    the loader of a single dataset.
 
     The call takes about 20 microseconds, or with `drop_last` about 20 microseconds per epoch.
     After a change of weights, it also computes the schedules of the earlier phases.

@@ -491,9 +491,9 @@ class MixtureOrder:
         """Return (begin, first, last) for the part of the epoch that belongs to this phase.
 
         `begin` is the position in the schedule at which the epoch begins, negative if the schedule
-        begins within the epoch. `first` and `last`, int64 [sources], count the samples that each
-        source has served before the start and before the end of this part, in all its passes. Raise
-        the errors of `_epoch_bounds`.
+        begins within the epoch. `first` and `last`, int64 [sources], are the numbers of samples
+        that each source has served, in all its passes, before the start and before the end of
+        this part. Raise the errors of `_epoch_bounds`.
         """
         low, begin = self._epoch_bounds(n, epoch)
         counts = self.mixture.schedule.counts

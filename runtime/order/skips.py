@@ -1,8 +1,8 @@
 """Skip lists: samples left out of an order, without changing the order of all other samples.
 
 In every epoch the samples come in the full order, without the skipped samples. If bad samples are
-discovered during a run, it can continue from its state with a longer list. The other samples still
-come in the same order.
+discovered during a run, the run can continue from its state with a longer list. The other samples
+still come in the same order.
 
 Samples are numbered in three ways. The *sample number* is the index in the dataset. The *position*
 is the index in the full order of an epoch, 0 .. n - 1. The *place* is the index in this order
