@@ -116,7 +116,7 @@ class DataLoaderBuilder:
     def with_drop_last(self, drop_last: bool = True) -> DataLoaderBuilder:
         """Set whether to leave out the last samples of an epoch if they do not fill a global batch.
 
-        If this method is not called, the default of `LoaderConfig.drop_last` applies; see there.
+        If this method is not called, the default applies; see `LoaderConfig.drop_last`.
         """
         return self._set(drop_last=drop_last)
 

@@ -4,8 +4,8 @@
 module of Lightning. `UniversalDataModule` is an implementation for data of any kind. A trainer that
 calls its `state_dict` and `load_state_dict` can resume within an epoch.
 
-Lightning accepts loaders of any class, but its argument `datamodule` must be a Lightning class. So
-derive a class from both:
+Lightning accepts loaders of any class, but a data module must be a `LightningDataModule`. So derive
+a class from both:
 
     class Data(UniversalDataModule, lightning.LightningDataModule): ...
 
@@ -239,7 +239,8 @@ class UniversalDataModule:
 
         If `train` is a mapping of splits, its validation and test splits are used where `val` or
         `test` is None. If there is still no validation data, the fraction `val_split` of map-style
-        training data is held out for it. Raise `UsageError` if a mapping has no split ``"train"``.
+        training data is held out for validation. Raise `UsageError` if a mapping has no split
+        ``"train"``.
         """
         if isinstance(train, str | Path):
             train = open_data(train)
@@ -280,7 +281,7 @@ class UniversalDataModule:
         """Return a mapping from split names to splits.
 
         For `PairData`, each split with pairs becomes a dataset of samples; the datasets share the
-        tables of `data`.
+        opened arrays of `data`.
         """
         if not isinstance(data, PairData):
             return data.splits
@@ -333,9 +334,10 @@ class UniversalDataModule:
     ) -> Collate | None:
         """Return the collate function that the options select, or None if they select none.
 
-        The function is `given`, that of the config, the collator `name`, or the collator for the
-        task. With None, the loader chooses a function for the samples, or the dataset makes batches
-        itself. Raise `UsageError` for options that would have no effect.
+        The function is the first of these that is set: `given`, the function in the config, the
+        collator called `name`, the collator for the task. None means that the loader chooses a
+        function for the samples, or that the dataset makes batches itself. Raise `UsageError` for
+        options that would have no effect.
         """
         if given is not None or self.config.collate_fn is not None:
             require(name is None and not options, "data_collator",
@@ -367,11 +369,10 @@ class UniversalDataModule:
         )
 
     def _apply_task(self, options: dict[str, Any], registry: Any) -> None:
-        """Apply the task to the datasets of the module, which make batches themselves.
+        """Check that the datasets of the module fit the task. For masked_lm, mask their tokens.
 
-        If the task is masked_lm, they are replaced by datasets with masked tokens. For other tasks,
-        they are only checked. The dict `options` holds the options of the collator. Raise
-        `UsageError` if a dataset or an option does not fit the task.
+        This method is for datasets that make batches themselves. The dict `options` holds the
+        options of the collator. Raise `UsageError` if a dataset or an option does not fit the task.
         """
         task = self.task_spec
         if task is None:
@@ -389,9 +390,9 @@ class UniversalDataModule:
         self._data = _Splits(*map(self._with_hidden_tokens, self._data))
 
     def _with_hidden_tokens(self, data: Any) -> Any:
-        """Return a dataset of the rows of `data` with masked tokens if the task is masked_lm.
+        """Return a dataset that masks tokens in the rows of `data`, if the task is masked_lm.
 
-        Return `data` itself for other tasks, and for a split that is not yet opened.
+        For other tasks, and for a split that is not yet opened, return `data` itself.
         """
         if data is None or self._hiding is None or isinstance(data, _BUILT_SPLITS):
             return data
@@ -435,7 +436,7 @@ def loaders_of(
 
     The validation loader is None if there is no validation data. The methods `prepare_data()` and
     `setup(stage)` of the module are called first if they exist, as a trainer does. Raise
-    `UsageError` if `module` is no data module, or a loader is not iterable.
+    `UsageError` if `module` is not a data module, or if a loader is not iterable.
 
     >>> train, val = loaders_of(UniversalDataModule([1, 2], val_split=0, batch_size=2))
     >>> len(list(train)), val

@@ -2,18 +2,18 @@
 
 A stream is an iterable, or a function that returns an iterator: see
 runtime/external/iterable_rows.py. With global batches of `B` rows, batch `g` of an epoch contains
-the rows `g * B` to `(g + 1) * B - 1`. Each rank serves a part of every global batch. With `n`
-workers, each worker makes every `n`-th batch of its rank. So all ranks make the same number of
-steps, and batches do not depend on the number of workers. A stream may have fewer shards than
-workers. If a row is skipped, its batch is one row shorter. With several ranks, a filling row takes
-the place of the skipped row, and `sample_mask` is False for it. No row moves to another batch.
+the rows `g * B` to `(g + 1) * B - 1`. Each rank serves a part of every global batch, so all ranks
+make the same number of steps. With `n` workers, each worker makes every `n`-th batch of its rank,
+so batches do not depend on the number of workers. A stream may have fewer shards than workers. If a
+row is skipped, a single rank gets a shorter batch. With several ranks, a copy of another row fills
+the batch, and `sample_mask` is False for the copy. No row moves to another batch.
 
 Every rank and worker reads the whole stream, but processes and collates only its own rows. Reading
 one shard per rank would be cheaper, but the number of rows of a shard is unknown until it ends.
 Ranks could then make different numbers of steps, and a state would be valid for only one number of
-ranks. If that is acceptable and reading is expensive, give each rank its shard as a separate stream
-(with `infinite=True`, so that no rank ends before the others) and a loader with `dp_size=1`. Or
-build a dataset of shards.
+ranks. If reading is expensive, you can still give each rank its shard as a separate stream (with
+`infinite=True`, so that no rank ends before the others) and a loader with `dp_size=1`. Or build a
+dataset of shards.
 
 To resume a run, the loader reads the epoch from its first row, and discards the rows before the
 saved position.
@@ -68,9 +68,9 @@ _ENDLESS = 1 << 62
 class IterableSource:
     """Source of the batches of a `BatchStream`, for `Loader`; see `BatchSource`.
 
-    The argument `order` is the definition of the order, which is part of the state. If
-    `default_buffer` is True, the size of the shuffle buffer is replaced by the size in a loaded
-    state.
+    The argument `order` holds JSON values that define the order of the rows. They are part of the
+    state. If `default_buffer` is True, the size of the shuffle buffer is replaced by the size in a
+    loaded state.
     """
 
     order_digest = None
@@ -96,11 +96,11 @@ class IterableSource:
         return self.next.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass serve `epoch`, from its beginning.
+        """Make the next pass serve `epoch`.
 
-        If the next pass would start within `epoch`, for example after a state was loaded, it still
-        starts at that position. Warn if a position is discarded that was loaded from a state and
-        from which no pass has started yet.
+        The pass starts at the beginning of `epoch`, unless the current position is already within
+        `epoch`, for example after a state was loaded. Then the position is kept. Warn if a position
+        from a loaded state is discarded before any pass has started from it.
         """
         epoch = whole_number("epoch", epoch)
         if self._loaded and epoch != self.next.epoch:
@@ -183,8 +183,8 @@ class _IterablePass:
         """Yield each batch with its number of rows and its number of padding rows.
 
         An item of `batches` is None if no row of a step can be used. Such a step advances the
-        position, but nothing is yielded for it. A batch is yielded only after the next batch was
-        read, so that the state is already at the end of the pass when the last batch is yielded.
+        position, but nothing is yielded for it. A batch is yielded only after the next batch has
+        been read. So when the last batch is yielded, the state is already at the end of the pass.
         """
         source, begin = self._source, self._begin
         served, waiting = begin.position, list[Any]()
@@ -211,9 +211,9 @@ class _IterablePass:
             self.continues = self._has_next(served)
 
     def _has_next(self, served: int) -> bool:
-        """Return whether another pass follows this pass, which had no batch.
+        """Return whether another pass follows this pass, although this pass had no batches.
 
-        - The pass started within an epoch: return True, because the next epoch follows.
+        - This pass started within an epoch: return True, because the next epoch follows.
         - Rows were read, but none could be used: raise `InputError`.
         - The stream is infinite: raise `InputError`.
         - Otherwise warn and return False.
@@ -261,10 +261,10 @@ def foreign_stream_loader(
     """Return a `Loader` over the stream `source` with the options of `config`.
 
     If `config.shuffle` is True, the rows are shuffled by a buffer of `buffer` rows, in an order
-    that is a function of (seed, epoch). If `buffer` is None, its size is 1,024, or the size in a
-    loaded state. A `StreamingPreprocessedDataset` sets the size itself. Use `shuffle=False` for a
-    stream that shuffles itself. New workers are started for each pass, even with
-    `config.persistent_workers`.
+    that is a function of (seed, epoch). If `buffer` is None, the buffer has 1,024 rows, or as many
+    as in a loaded state. For a `StreamingPreprocessedDataset`, its own `buffer_size` is used. Use
+    `shuffle=False` for a stream that shuffles itself. New workers are started for each pass, even
+    with `config.persistent_workers`.
 
     Raise `UsageError` for a stream that can be read only once, for an invalid rank, and for a
     stream or collate function that cannot be sent to worker processes.
@@ -411,8 +411,8 @@ class BatchStream(IterableDataset[Any]):
         """Return this rank's part of a global batch.
 
         Return None if no row of the global batch can be used. The list `group` holds the rows of
-        the global batch. If the property `masked` is True, filling rows extend the part to
-        `batch_size` rows.
+        the global batch. If the property `masked` is True, the part is extended to `batch_size`
+        rows by repeating a row.
         """
         first, stop = (
             len(group) * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1)

@@ -108,8 +108,8 @@ def part_of_rows(
     rows whose number `n` satisfies ``n % parts == part``.
 
     If `by_shards` is True, each reader reads only its own shards, and row numbers count only the
-    rows of these shards. They are selected by the method `shard(num_shards=, index=)`, which
-    Hugging Face streams have. If there are fewer shards than readers, several readers divide the
+    rows of these shards. The method `shard(num_shards=, index=)` of the stream selects the shards;
+    Hugging Face streams have it. If there are fewer shards than readers, several readers divide the
     rows of a shard. Raise `UsageError` if the stream has no shards.
 
     The keyword arguments `drawing` are `seed` and `draws` of `all_rows`.
@@ -169,7 +169,7 @@ def require_shards(source: Any) -> int:
 
 
 def _new_iterator(source: StreamSource, epoch: int) -> Iterator[Any]:
-    """Return an iterator over the rows of `epoch`; call `set_epoch` of the stream if it exists."""
+    """Return an iterator over the rows of `epoch`; call `set_epoch` first if the stream has it."""
     if hasattr(source, "set_epoch"):
         source.set_epoch(epoch)
     # An iterable that is also callable, as a torch dataset may be, is iterated, not called.

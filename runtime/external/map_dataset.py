@@ -291,7 +291,7 @@ def marked(batch: Any, real: npt.NDArray[np.bool_]) -> Any:
     """Return the batch with `real` added as its `sample_mask`.
 
     In a dict, integer labels of filling rows (where `real` is False) become -100. Raise
-    `UsageError` for a batch that is no dict, tuple, list or tensor.
+    `UsageError` for a batch that is not a dict, tuple, list or tensor.
     """
     mask = torch.from_numpy(real)
     if isinstance(batch, torch.Tensor):

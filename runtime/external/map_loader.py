@@ -203,10 +203,11 @@ def _end(
     """Return what to do with the last samples of an epoch if they do not fill a global batch.
 
     The result is "drop", "partial" or "pad"; see `LoaderConfig.drop_last`. The argument `left` is
-    the number of these samples, or None if it is unknown. The argument `own` is True if the dataset
-    makes batches itself. Raise `UsageError` if such a dataset needs a `sample_mask` but has none.
+    the number of the last samples, or None if it is unknown. The argument `own` is True if the
+    dataset makes batches itself. Raise `UsageError` if such a dataset would need a `sample_mask`
+    but has none.
 
-    For any other dataset, also set the attributes of `samples` that decide which batches get a
+    If `own` is False, also set the attributes of `samples` that decide which batches get a
     `sample_mask`. This may collate the first sample that is not in `skip`.
     """
     if config.drop_last:
@@ -282,8 +283,8 @@ def _samples(
 ) -> tuple[SampleDataset, bool]:
     """Return a dataset that collates samples of `dataset`, and whether reading samples is cheap.
 
-    Reading is cheap if no user code runs. If `dataset` makes batches itself, it is returned; raise
-    `UsageError` if a collate function is also given.
+    Reading is cheap if no user code runs. If `dataset` makes batches itself, it is returned
+    unchanged. Raise `UsageError` if a collate function is given for such a dataset.
     """
     collate = collate or config.collate_fn
     if makes_batches(dataset):

@@ -187,8 +187,8 @@ def _listed(values: list[Any]) -> Any:
 def _renamed(example: Any, mapping: Mapping[str, str]) -> dict[str, Any]:
     """Return a copy of `example` with columns renamed.
 
-    Raise `SampleError` if `example` is no mapping, if a column is missing, or if its new name is in
-    use already.
+    Raise `SampleError` if `example` is not a mapping, if a column is missing, or if its new name is
+    in use already.
     """
     if not isinstance(example, Mapping):
         raise SampleError(

@@ -62,16 +62,16 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         infinite: continue with the next epoch after the last row.
         rank, world_size: rank and number of the processes that divide the rows. Ignored by loaders
             of this package, which have arguments for them.
-        by_shards: each rank and worker reads only its own shards, through its own buffer, if this
-            dataset is iterated over directly. The order then depends on the number of ranks and
+        by_shards: if this dataset is iterated over directly, each rank and worker reads only its
+            own shards, through its own buffer. The order then depends on the number of ranks and
             workers. Do not use it for streams that were cut by `take` or `skip`: the cut would
             apply to each shard.
         draws: True if the stream, the transform or the engine uses random numbers. The random
-            numbers of transform and engine are then seeded for each row, and those of the stream
-            for each epoch.
+            generators are then seeded for each row (transform and engine) and for each epoch
+            (stream).
 
-    A pass serves the epoch that `set_epoch` set last, or 0. This is also true in persistent
-    workers. Loaders of this package advance the epoch.
+    A pass serves the epoch that was last set with `set_epoch`, or 0, also in persistent workers.
+    Loaders of this package advance the epoch.
 
     Raises `PreprocessError` with the row, the stage and the cause if a row cannot be processed, and
     `UsageError` if random numbers are used without `draws`.

@@ -37,13 +37,12 @@ class PreprocessedDataset(Dataset[Any]):
     """Map-style dataset of the samples of `hf_dataset`, preprocessed and cached.
 
     Arguments:
-        hf_dataset: a map-style dataset: a Hugging Face or torch dataset, a list.
+        hf_dataset: a map-style dataset: a Hugging Face or torch dataset, or a list.
         prompt_engine: an `Engine`, such as `TokenizeEngine`. None: examples already have the fields
             of the model.
         column_mapping: {name in the data: name for the engine}.
         cache_enabled: whether to cache preprocessed samples; None: True unless `draws` is True.
-            Each worker process has its own cache. A cache therefore saves most with
-            `num_workers=0`, where a thread of this process makes the batches.
+            Each worker process has its own cache, so caching saves most time with `num_workers=0`.
         transform: a function of the renamed example, called before the engine.
         cache_bytes: the largest size of the cache; the least recently used samples are removed.
         draws: True if data, transform or engine use random numbers, as augmentations do. Loaders of
@@ -51,12 +50,12 @@ class PreprocessedDataset(Dataset[Any]):
             cached.
 
     Arrays and lists of numbers become tensors. Fields of other types are kept unchanged. Returned
-    samples may be modified, because they are copies. Only numbers, texts, arrays and containers are
-    copied, not other objects in a sample.
+    samples are copies, and may be modified. Only numbers, texts, arrays and containers are copied,
+    not other objects in a sample.
 
     Raises `PreprocessError` with the row, the stage and the cause if an example cannot be
     processed. Raises `IndexError` for a number outside -len .. len - 1. Raises `UsageError` for an
-    index that is no number, and if random numbers are used without `draws`.
+    index that is not a number, and if random numbers are used without `draws`.
 
     >>> data = PreprocessedDataset([{"n": [1, 2]}, {"n": [3]}], column_mapping={"n": "input_ids"})
     >>> len(data), data[-1]

@@ -7,8 +7,8 @@ then differ between epochs. Within an epoch, they do not depend on ranks, worker
 do not change after a resume. Outside of worker processes, the generators get their previous state
 back after each batch, so that the random numbers of the trainer do not change.
 
-This costs 10 us per sample, and in the calling process 20 us per batch. Without workers it also
-prevents a thread from making batches ahead of time, because the trainer uses the same generators.
+Seeding costs 10 us per sample, and in the calling process 20 us per batch. Without workers, it also
+prevents making batches ahead of time in a thread, because the trainer uses the same generators.
 Therefore datasets that certainly use no random numbers are not seeded: see `draws_nothing`. For
 other datasets, `LoaderConfig(draws=False)` turns seeding off.
 
@@ -163,7 +163,7 @@ class DrawsWatch:
     def look(self) -> Iterator[None]:
         """Raise `UsageError` if the code inside the context uses random numbers.
 
-        Nothing is checked outside of the main thread, or after a first context that used none.
+        Nothing is checked outside of the main thread, or once a context has used no random numbers.
         """
         if self._done or threading.current_thread() is not threading.main_thread():
             yield  # in other threads the trainer may draw meanwhile
@@ -195,9 +195,9 @@ def seeded_rows(
     Every rank and worker reads the whole stream. If a stream shuffled its rows by the global
     generators, each rank and worker would read a different order, and rows would be lost. So the
     generators are seeded first. A stream that uses random numbers before or during its first row
-    gets separate generators until it ends, which cost 40 us per row. Raise `UsageError` if such a
-    stream is read although `draws` is False. Outside of the main thread nothing is seeded, because
-    the trainer may be using the generators.
+    gets separate generators until it ends. They cost 40 us per row. Raise `UsageError` for such a
+    stream if `draws` is False. Outside of the main thread nothing is seeded, because the trainer
+    may be using the generators.
 
     >>> def shuffled():
     ...     yield from random.sample(range(9), 9)

@@ -135,7 +135,7 @@ class TaskSpec:
     def from_dict(cls, values: Mapping[str, Any]) -> TaskSpec:
         """Return the task described by `values`, a dict that `to_dict` returned.
 
-        Missing fields get their defaults. Raise `UsageError` for a key that is no field, and if
+        Missing fields get their defaults. Raise `UsageError` for a key that is not a field, and if
         `name` or `task_type` is missing.
         """
         known = {part.name for part in fields(cls)}

@@ -120,9 +120,9 @@ def with_hidden_tokens(
 ) -> TransformedDataset:
     """Return a dataset of the rows of `samples` in which `collate`, a `MaskedLM`, masks tokens.
 
-    Special tokens of the build are never masked. Raise `UsageError` if `collate` is no `MaskedLM`,
-    if its vocabulary is larger than that of the build, or if a token of `tokenizer` has a different
-    id in the build.
+    Special tokens of the build are never masked. Raise `UsageError` if `collate` is not a
+    `MaskedLM`, if its vocabulary is larger than the vocabulary of the build, or if a token of
+    `tokenizer` has a different id in the build.
     """
     if not isinstance(collate, MaskedLM):
         raise UsageError(
@@ -169,7 +169,7 @@ def _is_shifted(part: Any) -> bool:
 
 
 def _parts(samples: Any) -> list[Any]:
-    """Return the datasets of a mixture, or ``[samples]`` if `samples` is no mixture."""
+    """Return the datasets of a mixture, or ``[samples]`` if `samples` is not a mixture."""
     return list(samples.sources.values()) if isinstance(samples, MixtureDataset) else [samples]
 
 
@@ -191,7 +191,7 @@ def _content(samples: Any) -> _Content | None:
 
 
 def check_masked_options(options: Mapping[str, Any]) -> None:
-    """Raise `UsageError` if a name in `options` is no option of masking.
+    """Raise `UsageError` if a name in `options` is not an option of masking.
 
     Options of padding, for example, do not apply because built rows are padded already.
     """
@@ -206,9 +206,9 @@ def check_masked_options(options: Mapping[str, Any]) -> None:
 def tokenized(data: Any, task: Any, tokenizer: Any, *, draws: bool | None) -> Any:
     """Return a dataset with `input_ids` in place of texts, or `data` itself if it has no texts.
 
-    The first sample of `data`, a map-style dataset, decides whether it has texts. There must be at
-    least one sample. Labels of the task are kept. If it is certain that reading `data` uses no
-    random numbers, all texts are read once, and empty texts are left out with a warning. For
+    Whether `data`, a map-style dataset, has texts is decided by its first sample. `data` must not
+    be empty. The label of a sample is kept if the task has labels. If reading `data` certainly uses
+    no random numbers, all texts are read once, and empty texts are left out with a warning. For
     `draws` see `LoaderConfig`.
     """
     with isolated():

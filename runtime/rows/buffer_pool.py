@@ -6,9 +6,9 @@ usually returns its memory to the kernel, and requests it again for the next bat
 microseconds for a batch instead of 120). The pool therefore keeps free buffers in a list. This
 costs 2 microseconds for each buffer.
 
-Small arrays do not use the pool, because the C library does not return their memory. Packed rows
-and documents do not use it either: because of their other allocations, the C library keeps the
-memory of their batches (measured: no page fault).
+Small arrays do not use the pool, because the C library does not return their memory to the kernel.
+Packed rows and documents do not use it either: they make other allocations, too, which cause the C
+library to keep the memory of their batches (measured: no page fault).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _SIZES = 8  # sizes that are remembered: batches of one run have one shape, and 
 
 
 class Buffers:
-    """Pool of arrays whose memory is used again. Thread-safe.
+    """Pool of arrays whose memory is reused. Thread-safe.
 
-    Memory returns to the pool when no array uses it any more. The pool has free buffers of up to
+    Memory returns to the pool when no array uses it any more. The pool keeps free buffers of up to
     eight sizes, at most eight of each size.
 
     >>> buffers = Buffers()
@@ -85,12 +85,12 @@ class Buffers:
 
 
 class _Memory(np.ndarray[Any, Any]):
-    """Array that owns the memory of a buffer, of a type that only the pool uses.
+    """Array that owns the memory of a buffer; only the pool uses this type.
 
-    Users get an ordinary array whose `base` is a `_Memory`. They may make views of it, and it must
-    live as long as its views. A view keeps its array alive by a reference in the attribute `base`.
-    But if the array and its own base had the same type, numpy would let the view refer to that base
-    instead. The array could then be freed, and its memory reused, while a view still exists.
+    Users get an ordinary array whose `base` is a `_Memory`. When this array is freed, its memory is
+    reused, so a view must keep the array alive, by a reference in the view's attribute `base`. If
+    the array had the same type as its own base, numpy would instead set the view's `base` to the
+    `_Memory`. The memory could then be reused while the view still exists.
     """
 
     __slots__ = ()

@@ -1,9 +1,10 @@
-"""Functions that find the documents that are long enough, or check that none is too long for a row.
+"""Functions that find the documents with enough tokens, or check that none has too many.
 
-To find the document of a sample, a binary search goes through the list of documents that are too
-short; a plan stores only this list. Nothing is read if the manifest shows that no document is too
-short, or that the build enforced a limit. Otherwise the lengths of all documents are read once, 8
-bytes each, and the result is stored (runtime/rows/plan_cache.py).
+Nothing is read if the manifest already answers the question. Otherwise the lengths of all documents
+are read once, 8 bytes each, and the result is stored (runtime/rows/plan_cache.py).
+
+The result of `kept_documents` is stored as a sorted list with one entry for each document that is
+too short. A binary search in this list finds the document of a sample.
 """
 
 from __future__ import annotations

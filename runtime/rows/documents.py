@@ -1,10 +1,10 @@
 """Rows of one document each, padded to the longest document of the batch.
 
 Such rows are for fine-tuning and scoring. Documents are numbered as they are stored. Documents with
-fewer than `min_tokens` tokens are left out, because a row without a token breaks a loss (its mean
-is 0 / 0) and attention (its softmax has no entries). If the manifest shows that there are no such
-documents, nothing is read when the dataset is opened. Otherwise the list of these documents is
-read. It is made once, and stored in the cache of plans (runtime/rows/plan_cache.py).
+fewer than `min_tokens` tokens are left out, because a row without a token breaks the loss (a mean
+of 0 / 0) and attention (a softmax without entries). If the manifest shows that there are no such
+documents, nothing is read when the dataset is opened. Otherwise their list is read, which is made
+once and stored in the cache of plans (runtime/rows/plan_cache.py).
 
 A batch costs one copy of each document and one conversion of the padded rows to int64. Use packed
 rows (runtime/rows/packed.py) if padding would be most of a batch.
@@ -174,7 +174,7 @@ class DocumentDataset(BatchDataset):
         """Return the samples with tokens at positions `start` to `stop` - 1 of the split.
 
         The result is an increasing int64 array. A token that is cut off because of `max_length`
-        does not count. The function costs as much as `spans`, and some binary searches.
+        does not count. The function costs as much as `spans`, plus a few binary searches.
         """
         if start >= stop:
             return np.empty(0, np.int64)

@@ -2,9 +2,10 @@
 
 The rows follow a plan (runtime/rows/packing.py), which is made once from the lengths of the
 documents and stored in a cache (runtime/rows/plan_cache.py). Opening a stored plan reads a
-kilobyte. A batch costs one look-up in the plan, one copy of each piece in the stored type of the
-ids, and one conversion to int64. Labels never cross from one document to the next. Position ids and
-the tensors for variable-length attention come from the same plan.
+kilobyte. To make a batch, its rows are looked up in the plan, each document (or part of a document)
+is copied in the stored type of the ids, and all ids are converted to int64 together. Labels never
+cross from one document to the next. Position ids and the tensors for variable-length attention come
+from the same plan.
 
 Use windows (runtime/rows/windows.py) if rows must contain every token and no padding. Use documents
 (runtime/rows/documents.py) if each row must contain exactly one document.
@@ -57,16 +58,17 @@ class PackedDataset(BatchDataset):
         overlong: what happens to documents over `seq_len`; see `PackingOptions`.
         position_ids: adds int64 `position_ids` [seq_len], which count from 0 in every document.
         doc_ids: adds int64 `doc_ids` [seq_len], the document's index in the split, -1 in padding.
-        cu_seqlens: adds int32 `cu_seqlens` and int64 `max_seqlen`; see `SegmentFields`. True: the
-            greatest number of segments in a row is found automatically. If a row has more segments
-            than a given number, a `UsageError` (E_SEGMENTS) is raised.
+        cu_seqlens: adds int32 `cu_seqlens` and int64 `max_seqlen`; see `SegmentFields`. A number is
+            the most segments that a row may have; if a row has more, `UsageError` (E_SEGMENTS) is
+            raised. True: a sufficient number is found automatically.
         pad_id: the id in padding. None: the tokenizer's pad, else its eos, else 0.
         plan_dir: the folder of plans; see `stored_plan`.
         sample_mask: adds bool `sample_mask`, False where the index is `PADDING`. A row with False
             is all padding.
 
-    The attribute `report` counts what is packed and left out. Raises `InputError` if there is no
-    row. A pickle holds a path and a few numbers, and unpickling opens the plan or makes it again.
+    The attribute `report` counts the documents and tokens that are packed, and those that are left
+    out. Raises `InputError` if there are no rows. A pickle holds a path and a few numbers, and
+    unpickling opens the plan or makes it again.
 
         >>> packed = PackedDataset(dataset.split("train"), seq_len=2048)   # doctest: +SKIP
         >>> print(packed.report)                                           # doctest: +SKIP
@@ -199,7 +201,8 @@ class PackedDataset(BatchDataset):
 
         The result is an increasing int64 array. If labels are shifted and a document was cut into
         pieces, the token after a piece counts as a token of the row, because it is a label. The
-        function reads the chunks of the plan that hold these tokens, which takes some milliseconds.
+        function reads the chunks of the plan that hold these tokens, which takes a few
+        milliseconds.
         """
         pieces = pieces_of_tokens(self.plan, start, stop, ahead=self.labels == "shifted")
         bounds = self.plan.arrays["rows"]
@@ -234,7 +237,7 @@ class PackedDataset(BatchDataset):
         return segments, start, length + more * (self.labels == "shifted")
 
     def _pieces_of_rows(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Return two arrays, with an entry for each piece of `samples`.
+        """Return two arrays with an entry for each piece in the rows `samples`.
 
         The first array holds the row of the batch that contains the piece. The second holds the
         index of the piece in the plan. Samples that are `PADDING` have no pieces. Raise
@@ -264,9 +267,9 @@ class PackedDataset(BatchDataset):
         )  # fmt: skip
 
     def _beside(self, columns: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return `columns` [rows, seq_len + 1] without the column that has no label.
+        """Return the columns that hold labels: `seq_len` of the `seq_len` + 1 in `columns`.
 
-        If labels are shifted, this is the first column, otherwise the last.
+        If labels are shifted, these are all columns but the first, otherwise all but the last.
         """
         return columns[:, 1:] if self.labels == "shifted" else columns[:, :-1]
 

@@ -147,7 +147,7 @@ class PackedRows:
 
 
 class Packer:
-    """Computation of the packed rows of one split.
+    """Packer that puts the documents of one split into rows.
 
     Iterate over the result of `rows` once, then read `report`.
 
@@ -190,9 +190,9 @@ class Packer:
             yield self._pack(np.concatenate(waiting))
 
     def _pieces(self, lengths: Iterable[Ints]) -> Iterator[Ints]:
-        """Yield all pieces in stream order: int64 [k, 4], as in `_cut`.
+        """Yield the pieces of all documents in stream order: int64 [k, 4], as in `_cut`.
 
-        No array contains pieces of two chunks.
+        An array never extends over the end of a chunk.
         """
         room = self._chunk
         for part in lengths:

@@ -91,7 +91,7 @@ def pieces_of_tokens(plan: StoredPlan, start: int, stop: int, *, ahead: bool) ->
     another piece counts as one token longer.
 
     A plan consists of chunks of `CHUNK` pieces, and the pieces of a chunk are consecutive in the
-    stream. The function finds chunks by binary search, and reads only those that hold such tokens.
+    stream. The function finds the first and the last chunk to read by binary search.
     """
     begin, total = plan.arrays["start"], len(plan.arrays["start"])
     if start >= stop or total == 0:

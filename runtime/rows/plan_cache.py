@@ -3,14 +3,15 @@
 The definition of a plan is a dict of JSON values that determine the plan. The file of a plan is
 named after the SHA-256 of its definition. The file holds the arrays, the CRC-32 of each block of 64
 KiB of the arrays, a JSON object (the definition, a report of counts, and the type and length of
-each array), and the SHA-256 of CRCs and JSON. The dataset and the definition determine the content,
-so the file may be deleted at any time. It is made again when it is needed.
+each array), and the SHA-256 of CRCs and JSON. The file may be deleted at any time: it is made
+again, with the same content, when it is needed.
 
 A plan appears complete or not at all. If several processes make a plan at once, one of them
 publishes it. A file that does not match its definition, its digest or its size is replaced. Every
-block is compared with its CRC before its numbers are used. A plan of up to 16 MiB is read and
-compared when it is opened, and made again if it differs. In a larger plan, each block is compared
-when it is first used. If a block differs, the file is removed and an `IntegrityError` is raised.
+block is compared with its CRC before its numbers are used. In a plan of up to 16 MiB, all blocks
+are compared when the plan is opened; if one differs, the plan is made again. In a larger plan, each
+block is compared when it is first used; if it differs, the file is removed and an `IntegrityError`
+is raised.
 """
 
 from __future__ import annotations
@@ -102,8 +103,8 @@ def stored_plan(
             `emit`, in order, and returns the report.
         plan_dir: the folder of plans. None: `default_plan_dir`. If the default folder cannot be
             written to, warn and make the plan in memory.
-        io: with ``"pread"``, the file is read and not mapped. A file in a network file system or
-            FUSE is never mapped.
+        io: with ``"pread"``, the file is never mapped. With ``"mmap"``, it is mapped if it is
+            larger than 16 MiB and not in a network file system or FUSE.
 
     Raise `StorageError` if a `plan_dir` is given and cannot be written to.
     """
@@ -267,10 +268,9 @@ class _PlanArray(FileArray):
     def searchsorted(self, keys: npt.ArrayLike, side: str = "left") -> Ints:
         """Return the result of `numpy.searchsorted` for an array in ascending order.
 
-        A mapped array is searched before its blocks are compared with their CRCs. The two numbers
-        beside each result are then read again, which compares their blocks. If a key is not between
-        these two numbers, all blocks are compared. Raise `IntegrityError` if a block differs from
-        its CRC.
+        A mapped array is first searched without comparing blocks with their CRCs. Then the blocks
+        with the two numbers around each result are compared. If a key is not between its two
+        numbers, all blocks are compared. Raise `IntegrityError` if a block differs from its CRC.
         """
         if self._mapped is None:
             return super().searchsorted(keys, side)

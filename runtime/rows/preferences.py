@@ -1,12 +1,12 @@
 """Preferences as batches: pairs (DPO), single judgements (KTO), groups of answers (GRPO).
 
 A sample is a record with all its documents. `dataprep.runtime.collate.preference` makes the same
-batches from records that are Python lists. This module makes them from the stored arrays, by one
-copy of each document and without a Python object for each token, in half the time. For groups, the
-loss masks are also read.
+batches from records that are Python lists. This module makes them from the stored arrays, copying
+each document once, and creating no Python object per token; this takes half the time. For groups,
+the loss masks are also read.
 
-Opening a split reads nothing, unless documents over `max_length` are an error and the build did
-not enforce that limit. Then the lengths of all documents are read once.
+Opening a split reads nothing, unless documents over `max_length` are an error and the build did not
+enforce that limit. In that case, the lengths of all documents are read once.
 """
 
 from __future__ import annotations
@@ -47,21 +47,24 @@ class PreferenceDataset(BatchDataset):
       True for a good answer.
     - **groups**: the prompts, `input_ids` and `attention_mask` [rows, width]; their answers,
       `responses`, `responses_attention_mask` and `responses_loss_mask` [rows, group, width]; and
-      float32 `scores` [rows, group], NaN if the record has none. `group` is the largest number of
-      answers in a row. If a row has fewer, the missing answers are all padding, with score 0.
+      float32 `scores` [rows, group], NaN for a record without scores. `group` is the largest number
+      of answers that a record of the batch has. For a record with fewer, the missing answers are
+      all padding, with score 0.
 
     Labels are as in `DocumentDataset`: ``"shifted"`` or ``"unshifted"``, and -100 wherever the loss
     mask says not to train. Only answers are trained on. Groups have `responses_loss_mask` in place
-    of labels. The prompt of a group is the longest common beginning of its conversations without a
-    token to train on, and the rest of each conversation is an answer.
+    of labels. The prompt of a group is the longest beginning that is the same in all its
+    conversations and has no token to train on. The rest of each conversation is an answer.
 
     Arguments:
         max_length: the largest number of tokens of a conversation, prompt and answer together;
             None: any number.
-        overlong: with ``"error"``, a split with longer conversations is refused at once. With
-            ``"truncate-left"`` their prompts lose tokens at the beginning, equally many in all
-            documents of a record. If that is not enough, the batch raises `InputError`.
-        pad_to: the ``"longest"`` row of the batch, or always ``"max_length"``.
+        overlong: with ``"error"``, a split with longer conversations raises `InputError`. With
+            ``"truncate-left"``, prompts of longer conversations lose tokens at the beginning,
+            equally many in all conversations of a record. If that is not enough, the batch raises
+            `InputError`.
+        pad_to: with ``"longest"``, rows are as wide as the longest row of the batch. With
+            ``"max_length"``, they always have that width.
         multiple: widths are multiples of this.
         equal_widths: for pairs, both sides get the width of the wider side, for a loss that joins
             them.
@@ -259,7 +262,7 @@ class PreferenceDataset(BatchDataset):
         """Return the samples with tokens at positions `start` to `stop` - 1 of the split.
 
         The result is an increasing int64 array. Tokens that are cut off do not count. The function
-        costs as much as `spans`, and some binary searches.
+        costs as much as `spans`, plus a few binary searches.
         """
         if start >= stop:
             return np.empty(0, np.int64)
@@ -383,7 +386,8 @@ def _side(prefix: str, batch: Batch) -> Batch:
 
 
 def _answer_too_long(document: int, tokens: int, prompt: int, max_length: int) -> InputError:
-    """Return the error for a document whose record exceeds `max_length` even without the prompt."""
+    """Return the error for a document whose record exceeds `max_length` after cutting the prompt.
+    """
     return InputError(
         f"has {tokens:,} tokens, {prompt:,} of them before the answer: cutting the prompt does not "
         f"bring its record to {max_length:,}", where=f"document {document}", code="E_OVERLONG",

@@ -5,10 +5,10 @@ ids and masks follow from the segments. Segments are computed once, from the off
 dataset, and never by looking for EOS tokens, which a dataset may lack and a document may contain.
 Tokens outside all segments are padding.
 
-Computing the segments takes some 50 microseconds for one batch, or 10 for each batch if sixteen are
-computed at once. Making a tensor of the size of `input_ids` takes about as long as copying
-`input_ids` twice. Kernels are compiled or captured for one shape, so shapes do not depend on the
-documents: `cu_seqlens` has a fixed size, which suffices for a fixed number of segments.
+Computing the segments takes about 50 microseconds for one batch, or 10 per batch if the segments of
+sixteen batches are computed together. Making a tensor of the size of `input_ids` takes about as
+long as copying `input_ids` twice. Kernels are compiled or captured for one shape, so shapes do not
+depend on the documents: `cu_seqlens` has a fixed size, enough for a fixed number of segments.
 """
 
 from __future__ import annotations

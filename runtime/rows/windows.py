@@ -1,9 +1,8 @@
 """Token windows: fixed-length pieces of a split's stream, as int64 tensors.
 
 Window `i` starts at token `i * stride` of the split; a window may cross the end of a shard. The ids
-of a batch are copied in their stored type (2 or 4 bytes) and then converted to int64. Therefore a
-batch of 32 x 2,048 takes about as long as copying it twice. The dataset has no state for an epoch:
-worker processes need only the indices that they receive.
+of a batch are copied in their stored type (2 or 4 bytes) and then converted to int64. The dataset
+has no state for an epoch: worker processes need only the indices that they receive.
 """
 
 from __future__ import annotations
@@ -96,9 +95,9 @@ class WindowDataset(BatchDataset):
 
     @property
     def unread_tokens(self) -> int:
-        """Number of tokens that no window contains, because `stride` leaves gaps between windows.
+        """Number of tokens that no window contains because `stride` leaves gaps between windows.
 
-        The number is 0 if the split could not hold more windows even without the gaps.
+        The number is 0 if closing the gaps would not give more windows.
         """
         if self.stride <= self._span:
             return 0
