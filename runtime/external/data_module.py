@@ -116,9 +116,8 @@ class UniversalDataModule:
         buckets: options to put training samples of similar length into the same batch.
         rows: the rows of a built dataset: a spec such as `Packed(2048)` or a name, as for
             `create_loader`, or a dict of options such as ``{"rows": "packed", "seq_len": 64}``. A
-            task needs unshifted labels. Rows given by a name, or by a dict without ``"labels"``,
-            have unshifted labels by default. A spec must request them:
-            ``Packed(2048, labels="unshifted")``.
+            task needs unshifted labels. With a task, they are the default of rows that are given by
+            a name or by a dict. A spec must request them: ``Packed(2048, labels="unshifted")``.
         identity: a name for the data, stored in the state.
         distributed: get `dp_rank` and `dp_size` from torch.distributed.
         dp_rank, dp_size: rank and number of the data-parallel processes.

@@ -5,8 +5,8 @@ runtime/external/iterable_rows.py. With global batches of `B` rows, batch `g` of
 the rows `g * B` to `(g + 1) * B - 1`. Each rank serves a part of every global batch, so all ranks
 make the same number of steps. With `n` workers, each worker makes every `n`-th batch of its rank,
 so batches do not depend on the number of workers. A stream may have fewer shards than workers. If a
-row is skipped, a single rank gets a shorter batch. With several ranks, a copy of another row fills
-the batch, and `sample_mask` is False for the copy. No row moves to another batch.
+row is skipped and there is only one rank, the batch is shorter. With several ranks, a copy of
+another row fills the batch, and `sample_mask` is False for the copy. No row moves to another batch.
 
 Every rank and worker reads the whole stream, but processes and collates only its own rows. Reading
 one shard per rank would be cheaper, but the number of rows of a shard is unknown until it ends.

@@ -5,8 +5,7 @@
     loader = serve(samples, 32, order=order, definition=definition)
 
 `Loader` does the rest: order, ranks, workers, resuming, skipped samples. A dataset is any object
-with `len` and `[i]`: a list, a torch dataset, a Hugging Face dataset. Only `collate` depends on
-what a sample is.
+with `len` and `[i]`: a list, a torch dataset, or a Hugging Face dataset.
 
 A collate function that depends on the epoch (for example, with new masks in each epoch) has a
 method `at_epoch(epoch)`, which returns the function for that epoch. The epoch reaches worker
@@ -254,7 +253,8 @@ def collated_order(
     """Return the order of the samples and its definition, for the arguments of `serve`.
 
     The shuffled order is a permutation that depends on seed, epoch, `purpose` (``"train"``,
-    ``"val"``, ...) and the number of samples. Its memory and time do not depend on that number.
+    ``"val"``, ...) and the number of samples. The memory and time to compute it do not depend on
+    the number of samples.
 
     >>> samples = Collated(list(range(5)), torch.tensor)
     >>> order, definition = collated_order(samples, seed=0)
@@ -321,7 +321,7 @@ def _some(numbers: list[int]) -> str:
 
 
 def failed(where: str, doing: str, error: Exception) -> DataprepError:
-    """Return the error to raise in place of `error`, which an action on samples has raised.
+    """Return the error to raise in place of `error`, raised by an action on samples.
 
     The result is a `StorageError` if the machine failed, else a `SampleError`. In its message, the
     text `where` names the samples, and the text `doing` names the action, such as "reading it".

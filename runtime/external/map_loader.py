@@ -116,7 +116,7 @@ def foreign_loader(
             sample is a tuple of one tensor.
         collate: the collate function. None: `config.collate_fn`, or a function that fits the first
             sample. Must be None for a dataset that makes batches itself.
-        purpose: a part of the key of the shuffled order: ``"train"``, ``"val"``, ...
+        purpose: each purpose (``"train"``, ``"val"``, ...) has its own shuffled order.
         identity: a name for the data, part of a loader's state; None: the type of the dataset.
         sampler: an iterable of sample numbers or an `Order`, in place of a shuffle.
         buckets: options to put samples of similar length into the same batch.

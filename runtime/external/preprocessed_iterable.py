@@ -2,9 +2,9 @@
 
 If it is iterated over directly, or by a stock DataLoader, it yields single samples. Together, all
 ranks and workers yield each row of the stream once, even with more workers than shards. Loaders of
-this package (`UniversalDataModule`, `DataLoaderBuilder`) make global batches from it. Then the
-global batches do not depend on the numbers of workers and ranks, all ranks make the same number of
-steps, and a run can be resumed.
+this package (`UniversalDataModule`, `DataLoaderBuilder`) make global batches from it, which do not
+depend on the numbers of workers and ranks. All ranks then make the same number of steps, and a run
+can be resumed.
 
 Each row is preprocessed by one worker, but read by all of them. If reading is expensive,
 `by_shards` makes each worker read its own shards only.

@@ -9,8 +9,8 @@ back after each batch, so that the random numbers of the trainer do not change.
 
 Seeding costs 10 us per sample, and in the calling process 20 us per batch. Without workers, it also
 prevents making batches ahead of time in a thread, because the trainer uses the same generators.
-Therefore datasets that certainly use no random numbers are not seeded: see `draws_nothing`. For
-other datasets, `LoaderConfig(draws=False)` turns seeding off.
+Therefore datasets that certainly use no random numbers are not seeded: see `draws_nothing`. If a
+dataset uses none but is not recognized, turn seeding off with `LoaderConfig(draws=False)`.
 
 Samples that are cached or not seeded must not use random numbers. `DrawsWatch` raises an error if
 they do: it compares the generators before and after the first sample (0.3 ms). The rows of a stream

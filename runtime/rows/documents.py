@@ -56,7 +56,7 @@ class DocumentDataset(BatchDataset):
         position_ids: adds int64 `position_ids` [rows, L], from 0 at the first token; 0 in padding.
         pad_id: the id in padding. None: the tokenizer's pad, else its eos, else 0.
         min_tokens: documents with fewer tokens (including BOS and EOS) are left out. With 0, all
-            documents are used, so that sample `i` is document `i`.
+            documents are used, so sample `i` is document `i`.
         plan_dir: the folder for the list of documents left out; see `stored_plan`.
         sample_mask: adds bool `sample_mask` [rows], False where the index is `PADDING`. A row with
             False is all padding.

@@ -26,9 +26,9 @@ Array = npt.NDArray[Any]
 def copy_tokens(split: Split, starts: Ints, lengths: Ints, out: Array, at: Ints) -> None:
     """Copy `lengths[k]` tokens at position `starts[k]` of the stream to `out[at[k]:]`, for all k.
 
-    The array `out` must be one-dimensional, contiguous, and of the type of the split. Each piece
-    must lie in one shard, as every document does. Otherwise raise `IndexError` before anything is
-    copied.
+    The array `out` must be one-dimensional, contiguous, and of the type of the split. The tokens
+    for each k must lie in one shard, as the tokens of a document do. Otherwise raise `IndexError`
+    before anything is copied.
     """
     split.stream.copy(starts, lengths, out, at)
 

@@ -8,7 +8,7 @@ of documents to rows changes, `PACKING_VERSION` must change too.
 `CHUNK` consecutive pieces are packed at a time, so that memory does not grow with the dataset and
 the documents of a row lie near each other in the files. First fit decreasing puts each piece,
 longest first, into the first open row that has space for it. Best fit decreasing puts it into the
-row with the least sufficient space, and into the first if there are several (D. S. Johnson,
+fullest open row that has space for it; of equally full rows, into the first (D. S. Johnson,
 Near-optimal bin packing algorithms, MIT 1973). Both algorithms fill one row with pieces of equal
 length before they use the next, so such pieces are placed in one NumPy step.
 
@@ -192,7 +192,7 @@ class Packer:
     def _pieces(self, lengths: Iterable[Ints]) -> Iterator[Ints]:
         """Yield the pieces of all documents in stream order: int64 [k, 4], as in `_cut`.
 
-        An array never extends over the end of a chunk.
+        Each array lies within one chunk, the pieces that are packed together.
         """
         room = self._chunk
         for part in lengths:

@@ -1,7 +1,7 @@
 """The packing plan of a split, made from the lengths of its documents and stored in the cache.
 
-Making a plan takes about a microsecond for each document, and bounded memory. A plan takes 15 to 23
-bytes on disk for each document. Opening the plan again reads a kilobyte.
+Making a plan takes about one microsecond per document, in bounded memory. A plan takes 15 to 23
+bytes per document on disk. Opening the plan again reads a kilobyte.
 """
 
 from __future__ import annotations

@@ -41,12 +41,13 @@ class PreferenceDataset(BatchDataset):
     A batch is a dict of tensors, int64 unless another type is named. Its fields depend on the form
     of the records:
 
-    - **pairs**: `chosen_input_ids`, `chosen_attention_mask` and `chosen_labels` [rows, width],
-      conversations of prompt and answer, and the same three fields with `rejected_`.
+    - **pairs**: `chosen_input_ids`, `chosen_attention_mask` and `chosen_labels` [rows, width] of
+      the chosen conversation (prompt and answer), and the same three fields of the rejected one,
+      with the prefix `rejected_`.
     - **labels**: `input_ids`, `attention_mask` and `labels` [rows, width], and bool `tag` [rows],
       True for a good answer.
-    - **groups**: the prompts, `input_ids` and `attention_mask` [rows, width]; their answers,
-      `responses`, `responses_attention_mask` and `responses_loss_mask` [rows, group, width]; and
+    - **groups**: `input_ids` and `attention_mask` [rows, width] of the prompts; `responses`,
+      `responses_attention_mask` and `responses_loss_mask` [rows, group, width] of the answers; and
       float32 `scores` [rows, group], NaN for a record without scores. `group` is the largest number
       of answers that a record of the batch has. For a record with fewer, the missing answers are
       all padding, with score 0.
@@ -66,8 +67,8 @@ class PreferenceDataset(BatchDataset):
         pad_to: with ``"longest"``, rows are as wide as the longest row of the batch. With
             ``"max_length"``, they always have that width.
         multiple: widths are multiples of this.
-        equal_widths: for pairs, both sides get the width of the wider side, for a loss that joins
-            them.
+        equal_widths: for pairs, both sides get the width of the wider side, so that a loss function
+            can join them in one tensor.
         pad_id: the id in padding. None: the tokenizer's pad, else its eos, else 0.
         plan_dir: the folder in which the length of the longest document is stored; see
             `stored_plan`.
@@ -386,8 +387,7 @@ def _side(prefix: str, batch: Batch) -> Batch:
 
 
 def _answer_too_long(document: int, tokens: int, prompt: int, max_length: int) -> InputError:
-    """Return the error for a document whose record exceeds `max_length` after cutting the prompt.
-    """
+    """Return the error for a document whose record is too long even with its prompt cut."""
     return InputError(
         f"has {tokens:,} tokens, {prompt:,} of them before the answer: cutting the prompt does not "
         f"bring its record to {max_length:,}", where=f"document {document}", code="E_OVERLONG",

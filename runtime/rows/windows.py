@@ -192,7 +192,7 @@ class WindowDataset(BatchDataset):
         return batch
 
     def _places(self, samples: Ints) -> tuple[Ints, npt.NDArray[np.bool_] | None]:
-        """Return the start of each sample in the split's stream, and a mask of samples.
+        """Return the start of each sample in the split's stream, and a mask of real samples.
 
         The mask is False where a sample is `PADDING`. Return None in place of the mask if the
         dataset has no `sample_mask`.
