@@ -178,8 +178,8 @@ def scalars(name: str, values: list[Any], schema: OutputSchema) -> Array | None:
 def _of_one_type(name: str, values: list[Any], schema: OutputSchema) -> Array | None:
     """Return the array [rows] of Python numbers of the same type, or None.
 
-    None means that the types differ, or that a number may not fit the dtype in the schema. This is
-    the fast path of `scalars`: it converts the whole list at once.
+    None means that the types differ, or that a number might not fit the dtype in the schema. This
+    is the fast path of `scalars`: it converts the whole list in one step.
     """
     types = set(map(type, values))
     dtype = _TYPES.get(next(iter(types))) if len(types) == 1 else None

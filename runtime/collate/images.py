@@ -3,11 +3,11 @@
 The option `layout` says whether the channels are the first or the last axis of an image. It does
 not apply to PIL pictures (channels last), or to arrays of two axes (one channel).
 
-Values are scaled to 0 .. 1 before normalisation. Integers are divided by 255, or uint16 by 65,535.
-Floats must be in 0 .. 1 already. If an image has floats below 0, and none of magnitude above 16, it
-is assumed to be standardised already. It is normalised again, with a warning. Other values out of
-range raise `SampleError`. With ``normalize=None``, floats are neither scaled nor checked. The cost
-is 1 ns per pixel and channel.
+Values are scaled to 0 .. 1 before normalisation. Integers are divided by 255, except that uint16 is
+divided by 65,535. Floats must be in 0 .. 1 already. If an image has floats below 0, and none of
+magnitude above 16, it is assumed to be standardised already. It is normalised again, with a
+warning. Other values out of range raise `SampleError`. With ``normalize=None``, floats are neither
+scaled nor checked. The cost is 1 ns per pixel and channel.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class Vision:
     def _largest(self, dtype: np.dtype[Any]) -> int | None:
         """Return the number by which pixel values of `dtype` are divided, or None for no division.
 
-        An example is 255 for uint8.
+        For example, uint8 values are divided by 255.
         """
         if self.scale is not None or (dtype.kind == "f" and self.normalize is None):
             return None
@@ -231,8 +231,8 @@ class Vision:
     def _array(self, row: int, image: Any, field: str) -> Array:
         """Return a view of an image as [channels, height, width].
 
-        Raise `SampleError` for a value that is no image, for a picture with a palette, and for a
-        wrong number of channels. The error names `row` and `field`.
+        Raise `SampleError` for a value that is not an image, for a picture with a palette, and for
+        a wrong number of channels. The error names `row` and `field`.
         """
         picture = not isinstance(image, np.ndarray | torch.Tensor | list | tuple)
         if picture and getattr(image, "mode", None) in _INDEXED:

@@ -126,7 +126,7 @@ class MaskedLM(Padded):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """JSON values that decide the result of `hide`, together with its argument `seeds`."""
+        """JSON values that, together with the argument `seeds` of `hide`, determine its result."""
         shares = ("probability", "mask_share", "random_share")
         words = self.continuations
         return {

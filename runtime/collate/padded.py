@@ -188,7 +188,7 @@ class Padded:
 
         The argument `ids` is the name of a field of ids. Labels and masks are the fields with the
         same prefix: for ``"chosen_input_ids"``, `chosen_labels`, `chosen_attention_mask` and
-        `chosen_loss_mask`. Masks of a different shape are ignored.
+        `chosen_loss_mask`. A mask is ignored if its shape differs from that of the labels.
         """
         prefix = ids.removesuffix(_IDS)
         labels = work.batch.get(prefix + "labels")

@@ -2,8 +2,8 @@
 
 Labels equal the inputs, position by position, because models shift them internally. If the option
 `shift` of `CausalLM` is True, labels are the next tokens, for a loss that compares outputs and
-labels position by position. A model that also shifts internally would then learn to predict the
-token after the next token.
+labels position by position. Do not set it for a model that shifts internally: the model would learn
+to predict the token after the next token.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class CausalLM(Padded):
     def _mask(self, labels: Array, out: Array, *, own: bool) -> None:
         """Set the labels of the tokens where `out` is True to the pad value, in place.
 
-        If `shift` is True, the label of token `j + 1` is at position `j`. With `own`, the label at
-        position `j` is also set if `out` is True at `j`.
+        If `shift` is True, the label of token `j + 1` is at position `j`. With `own`, if `out` is
+        True at `j`, the label at position `j` is set as well.
         """
         if own or not self.shift:
             np.copyto(labels, self.label_pad(), where=out)
@@ -240,7 +240,7 @@ def _number(row: int, value: Any) -> float:
 
 
 def require_fields(columns: Columns, *names: str, where: str) -> None:
-    """Raise `UsageError` if a name in `names` is no field of the samples.
+    """Raise `UsageError` if a name in `names` is not a field of the samples.
 
     The text `where` names the task that needs the fields. It appears in the error.
     """

@@ -105,8 +105,8 @@ def _first(
 ) -> int | None:
     """Return the id of a special token, or None if the tokenizer does not have it.
 
-    The id is the value of the tokenizer's attribute called `attribute`. If the attribute is
-    missing or no int, the first of the tokens `names` that is in the vocabulary is used.
+    The id is the value of the tokenizer's attribute called `attribute`. If the attribute is missing
+    or not an int, the first of the tokens `names` that is in the vocabulary is used.
     """
     found = getattr(tokenizer, attribute, None)
     if isinstance(found, int):

@@ -159,7 +159,7 @@ class Loader(DataLoader[Batch]):
             )  # fmt: skip
 
     def _serve(self, part: BatchPass, made: _Made) -> Generator[Batch]:
-        """Yield the batches `made` of the pass `part`.
+        """Yield the batches of the pass `part`; `made` is the iterator that makes them.
 
         If `part.continues` is true, begin the next pass afterwards and yield its batches also.
         """
@@ -293,7 +293,7 @@ def _pinned_all(batches: Iterator[Any]) -> Generator[Any]:
 
 
 def _pinned(batch: Any) -> Any:
-    """Return a copy of `batch` with all tensors page-locked, also in dicts, lists and tuples."""
+    """Return a copy of `batch` in which all tensors, also those in containers, are page-locked."""
     if isinstance(batch, torch.Tensor):
         return batch.pin_memory()
     if isinstance(batch, dict):

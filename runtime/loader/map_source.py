@@ -158,10 +158,10 @@ class MapSource:
         return other
 
     def _sized_as(self, state: object) -> tuple[Blocks | None, dict[str, Any]]:
-        """Return the sampler's order with the block sizes of `state`, and the order's definition.
+        """Return the sampler's order and its definition, both with the block sizes of `state`.
 
-        Return None and the present definition if the order or the state has no block sizes, or if
-        the user chose the sizes. Raise `UsageError` if a size in `state` is not a whole number.
+        If the order or the state has no block sizes, or if the user chose the sizes, return None
+        and the unchanged definition. Raise `UsageError` if a size in `state` is not a whole number.
         """
         order, stored = self.sampler.order, {}
         if isinstance(state, Mapping):

@@ -23,8 +23,9 @@ __all__ = ["MockDataset"]
 class MockDataset(BatchDataset):
     """Dataset in which every row is a copy of the first sample of `real`.
 
-    Rows of fixed length have the real shapes. Documents all have the length of the first document.
-    All batches with the same number of rows use the same tensors: do not write to them.
+    If rows have a fixed length, the batches have the real shapes. If rows are documents, all have
+    the length of the first document. All batches with the same number of rows use the same tensors:
+    do not write to them.
     """
 
     def __init__(self, real: SampleDataset) -> None:

@@ -161,7 +161,7 @@ def require_algorithm(found: object) -> None:
 def require_datasets(
     state: Mapping[str, Any], datasets: Sequence[OpenSplit], *, mixed: bool
 ) -> None:
-    """Raise `IncompatibleError` unless `state` was saved by a run on `datasets`, in the same order.
+    """Raise `IncompatibleError` unless `state` was saved by a run on `datasets`, in this sequence.
 
     If `mixed` is True, the run must have served a mixture, otherwise a single dataset. Raise the
     errors of `require_algorithm` if the state has another version of the sample order. Differences
@@ -208,11 +208,12 @@ def _other_datasets(
     datasets: Sequence[OpenSplit],
     other: str,
 ) -> IncompatibleError:
-    """Return the error for a state whose datasets differ from the datasets of the loader.
+    """Return the error for a state of other datasets, or of the same datasets served differently.
 
-    The datasets may also be equal, but served in a different way. The pair `mixed` says whether the
-    state belongs to a mixture, and whether the loader serves a mixture. `was` and `now` are the
-    content ids of the state and the loader. `other` is appended to the advice in the error.
+    The same datasets are served differently if their sequence differs, or if only the state or only
+    the loader has a mixture. The pair `mixed` says whether the state belongs to a mixture, and
+    whether the loader serves a mixture. `was` and `now` are the content ids of the state and the
+    loader. `other` is appended to the advice in the error.
     """
     of_state, of_this = _named(was, datasets), _named(now, datasets)
     code, remedy = "E_STATE_DATASET", "Open the dataset that it was taken on."

@@ -5,10 +5,10 @@ the GIL, so the thread can work during the training step. If the iterator raises
 caller receives the exception in place of the next item. The thread stops when the `Prefetcher` is
 closed or deleted, or the interpreter ends.
 
-Passing an item between threads costs some 50 microseconds, because one processor has to wake
+Passing an item between threads takes about 50 microseconds, because one processor has to wake
 another. A caller that spends less time than that between two items is faster without a thread, so
 `Ahead` measures the caller first. For example, a loop that only counts batches of 32 x 2,048 tokens
-would run at 0.7 times the speed with a thread from the start.
+would run at 0.7 times the speed if it used a thread from the start.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Prefetcher(Generic[_T]):
 
 
 class Pace:
-    """Number of consecutive items for which the caller of an `Ahead` was slower than the source.
+    """Number of consecutive items at which the caller of an `Ahead` was slower than the source.
 
     A loader uses the same object in all its passes. For the meaning of slower, see `Ahead`.
     """
@@ -115,16 +115,18 @@ class Pace:
 
 
 class Ahead(Generic[_T]):
-    """Iterator over `source` that uses a `Prefetcher` once the caller is slower than the source.
+    """Iterator over `source` that starts a `Prefetcher` if the caller is slower than the source.
 
-    A caller is slower at an item if it spends more time between two items than the source needs to
-    make an item, or more than `_HAND_OVER_S` seconds. (This is several times the cost of passing an
-    item between threads.) The thread starts when the caller was slower at three items in a row. The
-    count is kept in `pace`: if a slow caller passes the `pace` of the previous pass, the thread
-    starts with the second item. A faster caller, such as a loop that only counts, gets no thread,
-    because a thread would slow it down. The first item is always made in the caller's thread.
-    Otherwise the caller would wait for it while the other thread goes on to the next items and
-    holds the GIL.
+    The caller is slower at an item if it spends more time between two items than the source needs
+    to make an item, or more than `_HAND_OVER_S` seconds, which is several times the cost of passing
+    an item between threads. The thread starts when the caller was slower at three items in a row. A
+    faster caller, such as a loop that only counts, gets no thread, because a thread would slow it
+    down.
+
+    The object `pace` counts the items in a row at which the caller was slower. If the caller passes
+    the `pace` of the previous pass, in which it was slower to the end, the thread starts with the
+    second item. The first item is always made in the caller's thread. Otherwise the caller would
+    wait for it while the new thread goes on to the next items and holds the GIL.
 
     >>> list(Ahead((letter for letter in "abc"), depth=2))
     ['a', 'b', 'c']

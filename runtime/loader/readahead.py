@@ -1,19 +1,22 @@
 """Read-ahead: telling the kernel which parts of the data files will be read soon.
 
-A loader can compute its next batches from the order. Without read-ahead it would wait for the disk
-once for each sample. `announce`, called some batches ahead, makes the disk read all samples of a
-batch at once (posix_fadvise WILLNEED starts reading and returns). If the whole split fits into
-memory, the block of 1 MiB around each sample is requested, and each block only once: all of it will
-be read anyway, and disks deliver large blocks several times as fast. Otherwise only the samples are
-requested.
+A loader knows from the order which samples its next batches need. It calls `announce` for a batch
+some steps in advance, and the disk then reads all samples of the batch together: posix_fadvise with
+WILLNEED only starts the reading. Without read-ahead, the loader would wait for the disk once for
+each sample.
 
-Requests for data in the page cache would be a waste, so a few samples are tested first. A test
-reads one byte with RWF_NOWAIT (preadv2(2)). The read fails if the page is not in memory. On file
+If the files take at most half of the available memory, the block of 1 MiB around each sample is
+requested, and each block only once. The rest of a block will be needed too, and disks deliver large
+blocks several times as fast. Otherwise only the samples are requested.
+
+Data in the page cache need not be requested, so a few samples of each batch are tested first. A
+test reads one byte with RWF_NOWAIT (preadv2(2)), which fails if the page is not in memory. On file
 systems without such reads (tmpfs, overlayfs), a test reads one byte and measures the time.
 
 Tests delay the training step. So after eight cached batches in a row, tests are at least 10 ms
-apart, and each covers only one sample, a different sample each time. In training that is usually a
-test for every batch. If batches are made as fast as possible, tests take less than 1 % of the time.
+apart, and each tests only one sample of the batch. Most training steps are longer than 10 ms, so
+there is still a test for every batch. If batches are made as fast as possible, tests take less than
+1 % of the time.
 """
 
 from __future__ import annotations

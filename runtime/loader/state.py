@@ -3,8 +3,8 @@
 A state identifies the order (`order`: dataset, samples, seed, ...) and the progress in this order:
 the epoch, and the position up to which the trainer has received samples. Nothing in a state depends
 on ranks, workers, prefetching or batch size, so a run may continue with other values. A state is
-plain JSON of less than a kilobyte. To this add up to 20 bytes for each skipped sample, 60 for each
-source of a mixture, and some 200 for each change of its weights.
+plain JSON of less than a kilobyte. Each skipped sample adds up to 20 bytes to it, each source of a
+mixture 60, and each change of the weights of a mixture about 200.
 
 Positions include skipped samples, so a run may continue at the same position with another skip
 list. A mixture serves a sample at every position: where a sample is skipped, the next sample of its

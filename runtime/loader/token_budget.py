@@ -2,7 +2,7 @@
 
 Each step holds rows of similar length (see runtime/order/buckets.py), and as many as fit: on each
 rank, the number of rows times the length of the longest row is at most `max_tokens`. So the budget
-bounds memory, however long the longest sample is.
+limits the memory that a batch needs.
 
 An epoch is one sequence of samples, a function of (seed, epoch, lengths, budget). This sequence is
 cut into steps of all ranks together. All ranks have the same number of rows in a step, and `Loader`
@@ -11,8 +11,8 @@ of ranks that divides `rows_multiple`. If the number of samples is not a multipl
 `rows_multiple`, the last samples of `order` (random samples if the order is a shuffle) form a last
 step or are dropped.
 
-The number of steps depends on the lengths of the whole epoch: `len` costs 0.2 microseconds per
-sample, once per epoch. Serving needs memory for one pool of samples at a time.
+The number of steps depends on the lengths of all samples, so the first call of `len` in an epoch
+takes 0.2 microseconds per sample. Serving needs memory for one pool of samples at a time.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ class TokenBudgetSampler(StepSampler):
         content_id, seed, purpose: the values from which `order` was made; they also seed the
             permutation of the steps in a pool.
         max_rows: the largest number of rows in a batch of one rank, even if they are very short.
-        rows_multiple: the rows of all ranks in a step are a multiple of this number. None:
-            `dp_size`.
+        rows_multiple: a number that divides the number of rows in each step, summed over all ranks.
+            None: `dp_size`.
         pool: the number of samples that are sorted together, rounded up to a multiple of
             `rows_multiple`.
         end: what happens to the last samples if they are fewer than `rows_multiple`: see
             `GlobalBatchSampler`.
         content: the content ids that seed the digests.
-        tagged: True if the sample ids of a step contain the epoch: see `GlobalBatchSampler`.
+        tagged: whether the sample ids of a step contain the epoch: see `GlobalBatchSampler`.
 
     The constructor raises `UsageError` if arguments contradict each other. Iteration raises
-    `InputError` if a sample is so long that `rows_multiple` rows of its length exceed
-    `max_tokens * dp_size`. The error names the sample.
+    `InputError` that names the sample if `rows_multiple` rows of the length of a sample exceed
+    `max_tokens * dp_size`.
     """
 
     def __init__(
@@ -164,8 +164,9 @@ class TokenBudgetSampler(StepSampler):
     def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
         """Yield the steps of `epoch` that follow its first `start` samples.
 
-        One pool at a time is computed. Raise `IncompatibleError` if no step begins after exactly
-        `start` samples. Raise `InputError` if a sample is too long for the budget.
+        Pools of samples are sorted and cut into steps one at a time. Raise `IncompatibleError` if
+        no step begins after exactly `start` samples. Raise `InputError` if a sample is too long for
+        the budget.
         """
         if self._arranged < start < self.samples:
             raise _no_step(start)

@@ -37,8 +37,8 @@ class TransformedDataset(BatchDataset):
     tensors of the batch that it receives. Worker processes need a `transform` that can be pickled.
     Attributes that this class does not define are read from `dataset`.
 
-    A stock DataLoader puts no epoch into the indices: call `set_epoch` before each pass. The call
-    also reaches worker processes that stay alive between passes.
+    A stock DataLoader does not tell the dataset the epoch, so call `set_epoch` before each pass.
+    The call also reaches worker processes that stay alive between passes.
 
         >>> def drop(batch, seeds):                                          # doctest: +SKIP
         ...     for ids, seed in zip(batch["input_ids"], seeds.tolist()):
@@ -99,7 +99,8 @@ class TransformedDataset(BatchDataset):
         """Return the fields of a state that identify the transform: its name, seed and options.
 
         The options are the attribute `definition` of the transform. If the transform is a method,
-        they are the `definition` of its object, such as a `MaskedLM`. There may be no options.
+        they are the `definition` of its object, such as a `MaskedLM`. Without such an attribute,
+        the field of options is left out.
         """
         found = {"transform": name_of(self.transform), "transform_seed": self.seed}
         inner = inner_function(self.transform)

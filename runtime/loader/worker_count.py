@@ -1,8 +1,8 @@
 """Advice on the number of worker processes of a loader.
 
-A Python process with torch takes some 200 MB of memory, and sending a batch from it takes some 2 ms
-per 10 MB. So 0 workers is right if making a batch takes less time than a training step, because a
-thread then makes batches during the steps. Worker processes pay off for samples that are computed
+A Python process with torch takes about 200 MB of memory, and sending a batch from it takes about 2
+ms per 10 MB. So 0 workers is right if making a batch takes less time than a training step, because
+a thread then makes batches during the steps. Worker processes pay off for samples that are computed
 in Python, or by libraries that hold the GIL: image decoding, augmentation, tokenizing on the fly.
 
 The numbers follow PyTorch's tuning guide (about as many workers as processors), with one processor

@@ -1,16 +1,18 @@
 """Worker processes of a loader: how they end, how they report errors, and what they can receive.
 
 A worker ends with the trainer, even if the trainer is killed. torch's workers only check every few
-seconds whether their parent has changed. Under ``"forkserver"`` the parent is a server that
-survives, so workers of a killed trainer would wait for ever, with their memory and their pipes.
+seconds whether their parent process has changed. That is not enough: under ``"forkserver"`` the
+parent is a server that survives the trainer, so the workers would wait forever and keep their
+memory and pipes.
 
 A worker sends the error object in place of a batch. torch would send only the text of the error,
 and the trainer would raise an error of the same type without code, `where` and advice.
 
-Errors in the thread that sends batches, such as full shared memory, are sent in the same way.
-Without this, Python would print the error and drop the batch, and the trainer would wait for ever.
-The thread that sends the file descriptors of tensors cannot send its errors. Without a free
-descriptor it retries for ever, so the worker exits with the number of the error as its status.
+If the thread that sends batches fails, for example because shared memory is full, its error is sent
+in the same way. Otherwise Python would print the error and drop the batch, and the trainer would
+wait forever. The thread that sends the file descriptors of tensors cannot send its errors. Without
+a free descriptor it would retry forever, so the worker exits with the number of the error as its
+status.
 
 `require_picklable` checks early whether a worker can receive an object. Under ``"spawn"`` and
 ``"forkserver"`` the dataset and the collate function are pickled. If that fails, torch would fail
@@ -139,10 +141,10 @@ def _send_error(queue: Any, error: Exception, sent: Any) -> None:
 
 
 def _end_without_files(before: Any, kind: Any, error: BaseException, trace: Any) -> None:
-    """Exit if multiprocessing's resource sharer can open no more files, else call `before`.
+    """Exit if the thread that sends file descriptors can open no more files, else call `before`.
 
-    The resource sharer is the thread that sends file descriptors. Python calls this function (an
-    excepthook) in that thread if its `accept` fails. `before` is the previous excepthook.
+    The thread is multiprocessing's resource sharer. If its `accept` fails, Python calls this
+    function as the excepthook. The argument `before` is the previous excepthook.
     """
     sharer: Any = resource_sharer._resource_sharer  # type: ignore[attr-defined]
     here = threading.current_thread() is sharer._thread

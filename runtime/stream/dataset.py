@@ -5,14 +5,15 @@ larger than the page cache. If the data fits into memory, `create_loader` is as 
 better, and its order does not depend on the topology (ranks, workers and batch size).
 
 An epoch is one sequence of all samples, a pure function of (dataset, seed, epoch, shuffle options).
-It is divided among the ranks, and the part of each rank among its workers, in contiguous runs
-(`runtime/stream/deal.py`): every sample comes once, all ranks make the same number of steps, and
-each worker reads forward. So the samples of each batch depend only on (seed, epoch, topology). A
-stopped run continues after its last step. It may continue on a different topology: the rest of the
-epoch is then divided again.
+Each rank gets a contiguous part of the sequence, and each of its workers a contiguous part of that
+(`runtime/stream/deal.py`). So every sample comes once, all ranks make the same number of steps, and
+each worker reads forward. The samples of a batch depend only on (seed, epoch, topology). Training
+that was stopped continues after its last step. If the topology has changed, the rest of the epoch
+is divided again.
 
-Each worker holds the tokens of one window of blocks, or of the shuffle buffer, in memory. If one
-worker's run ends in a window in which another worker's run starts, both workers read the window.
+Each worker holds in memory the tokens of one window (the blocks that are shuffled together), or of
+the shuffle buffer. If the part of one worker ends in the window in which the part of another
+begins, both workers read this window.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ class StreamDataset(IterableDataset[Batch]):
     """Iterable dataset that yields each sample of `dataset` once per epoch.
 
     Arguments:
-        dataset: a `WindowDataset`, or another `StreamableDataset`; made with ``sample_mask=True``
-            for ``end="pad"``. Samples with adjacent indices should be adjacent in the files.
+        dataset: a `WindowDataset`, or another `StreamableDataset`. For ``end="pad"`` it must be
+            made with ``sample_mask=True``. Samples with adjacent indices should be adjacent in the
+            files.
         batch_size: number of samples in a step of one rank; a DataLoader over this dataset then
             needs ``batch_size=None``. If this argument is None, the stream yields single samples,
             which a stock DataLoader collates.
@@ -76,19 +78,20 @@ class StreamDataset(IterableDataset[Batch]):
         window: number of blocks that are shuffled together. A worker reads a window before its
             first batch, and holds it in memory. None: 512 MiB of tokens; use a smaller number if
             memory is short.
-        buffer: number of samples in the shuffle buffer. None: 8,192. If `block`, `window` or
-            `buffer` is None, `load_state_dict` uses the value in the state.
+        buffer: number of samples in the shuffle buffer. None: 8,192.
         dp_rank, dp_size: the rank of this process and the number of data-parallel processes.
         end: what happens to the last samples of an epoch if they do not fill a step of all ranks.
             ``"drop"``: they are not served. ``"pad"``: `PADDING` rows, marked in `sample_mask`,
             fill the step. ``"partial"``, for one rank only: they make a shorter batch.
-        infinite: continue with the next epoch without end; there is no `len` then.
+        infinite: continue with the next epoch at the end of each epoch. Such a stream has no `len`.
 
-    Without worker processes, each pass serves one epoch, and a pass that the caller leaves early is
-    served again, as with `Loader`. With ``infinite`` the next pass continues where the caller left
-    the last pass. Worker processes do not know which batches the trainer has received; use
-    `stream_loader`, which counts them. A stock DataLoader with workers serves the epoch that
-    `set_epoch` set, and warns when it serves the same epoch again.
+    If `block`, `window` or `buffer` is None, `load_state_dict` takes its value from the state.
+
+    Without worker processes, each pass serves one epoch. If the caller leaves a pass early, the
+    next pass begins where that pass began, as with `Loader`. If `infinite` is True, the next pass
+    continues where the caller left. Worker processes do not know which batches the trainer has
+    received; use `stream_loader`, which counts them. A stock DataLoader with workers serves the
+    epoch that `set_epoch` set, and warns when it serves the same epoch again.
 
     The constructor raises `UsageError` for arguments that are invalid or do not fit together, such
     as a path for `dataset`.
@@ -175,10 +178,10 @@ class StreamDataset(IterableDataset[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass serve `epoch` from its beginning, also in workers that exist already.
 
-        After `load_state_dict`, until a pass has begun: if the loaded progress is within `epoch`,
-        the next pass continues from that progress. With a different `epoch`, the loaded progress is
-        dropped with a warning. If the state was saved at the end of `epoch`, the call has no
-        effect, so the epoch is not served again.
+        Exceptions apply if a state was loaded and no pass has begun since. If the loaded progress
+        is within `epoch`, the next pass continues from that progress. With any other `epoch`, the
+        loaded progress is dropped with a warning. If the state was saved at the end of `epoch`, the
+        call has no effect, so the epoch is not served again.
 
         Call this method between passes: a worker that is just starting a pass may or may not see
         the change.
@@ -232,9 +235,8 @@ class StreamDataset(IterableDataset[Batch]):
     def count(self, batches: Iterator[Batch], start: StreamProgress) -> Iterator[Batch]:
         """Yield `batches`, and add each of them to the progress before it is yielded.
 
-        The argument `start` is the progress at which the pass began. This method is for
-        `stream_loader`. Because a batch is counted before it is yielded, the state that a trainer
-        saves includes the batch it has just received.
+        So the state that a trainer saves includes the batch it has just received. The argument
+        `start` is the progress at which the pass began. This method is for `stream_loader`.
         """
         now, steps = start, start.deal(self._n, self.end).steps
         for batch in batches:
@@ -252,10 +254,10 @@ class StreamDataset(IterableDataset[Batch]):
     def state_dict(self) -> dict[str, Any]:
         """Return the progress of the trainer as JSON values, the same on every rank.
 
-        It includes all batches that were yielded. The state has less than 1 KB, and some 20 bytes
-        more for each change of ranks, workers or batch size in the epoch (at most 32 changes). The
-        call takes microseconds. Raise `UsageError` if worker processes of a stock DataLoader read
-        the stream: it is then unknown which batches the trainer has received.
+        The progress includes all batches that were yielded. The state is smaller than 1 KB, plus
+        about 20 bytes for each change of ranks, workers or batch size in the epoch (at most 32
+        changes). The call takes microseconds. Raise `UsageError` if worker processes of a stock
+        DataLoader read the stream: it is then unknown which batches the trainer has received.
         """
         if get_worker_info() is not None or (self._shared.used and not self.counted):
             raise UsageError(
@@ -314,9 +316,10 @@ class StreamDataset(IterableDataset[Batch]):
         )  # fmt: skip
 
     def _sizes_of(self, state: object) -> Sizes:
-        """Return the sizes of this stream, with default sizes replaced by the sizes in `state`.
+        """Return the sizes of this stream, after replacing default sizes with the sizes in `state`.
 
-        Raise `UsageError` if a size in `state` is not a whole number.
+        A size that the user chose is kept. Raise `UsageError` if a size in `state` is not a whole
+        number.
         """
         stored = state if isinstance(state, Mapping) else {}
         names = [

@@ -9,9 +9,9 @@ its workers in this order.
 The positions that are left after k steps on some topology are a few ranges, which can be computed
 from (n, topology, k). Together they form a new sequence, which can be dealt to any other topology.
 So a list of **stages** (topology, steps) determines what is left of an epoch. The list has only a
-few numbers, for any number of ranks.
+few numbers, however many ranks there are.
 
-The functions take microseconds for a few workers. After a change of topology they take some 100 ns
+The functions take microseconds for a few workers. After a change of topology they take about 100 ns
 for each worker of each rank. They need no torch.
 """
 
@@ -143,10 +143,10 @@ class Ranges:
 class Deal:
     """Division of a sequence of `samples` positions among the ranks and workers of a topology.
 
-    The attribute `end` has the meaning that it has in `GlobalBatchSampler`. With ``"drop"`` the
-    last `samples` % (dp_size x batch_size) positions belong to no rank. With ``"pad"`` and
-    ``"partial"`` the parts of the ranks differ by at most one sample, and the last batch of a rank
-    may not be full (or, with several ranks, may be empty).
+    For `end` see `GlobalBatchSampler`. With ``"drop"`` the last `samples` % (dp_size x batch_size)
+    positions belong to no rank. With ``"pad"`` and ``"partial"`` the parts of the ranks differ by
+    at most one sample. The last batch of a rank may then have fewer samples than the others, or
+    none at all if there are several ranks.
 
     >>> deal = Deal(samples=10, topology=Topology(workers=2, batch_size=2), end="drop")
     >>> deal.steps, deal.run(0, 0), deal.run(0, 1), deal.left(3).tolist()
@@ -164,10 +164,10 @@ class Deal:
         return whole + (rest > 0 and self.end != "drop")
 
     def run(self, rank: int, run: int, item: int = 0) -> tuple[int, int]:
-        """Return the (start, stop) indices in the sequence of the samples that one worker reads.
+        """Return the range that one worker reads, as (start, stop) indices into the sequence.
 
-        The argument `run` is the number of the worker's part within the part of rank `rank`. The
-        first `item` batches of the part are left out.
+        The worker reads part number `run` of the samples of rank `rank`. The first `item` batches
+        of this part are left out.
         """
         starts, stops = self._runs(np.array([rank]), np.array([run]), np.array([item]))
         return int(starts[0, 0]), int(stops[0, 0])
@@ -175,7 +175,7 @@ class Deal:
     def items(self, run: int) -> int:
         """Return the number of batches in run `run`, the part of one worker of a rank.
 
-        It is the same on every rank. The runs of a rank differ by at most one batch.
+        The number is the same on every rank. The runs of a rank differ by at most one batch.
         """
         return self.steps // self.topology.workers + (run < self.steps % self.topology.workers)
 
@@ -212,10 +212,10 @@ class Deal:
     def _runs(
         self, ranks: Positions, runs: Positions, items: Positions
     ) -> tuple[Positions, Positions]:
-        """Return the indices in the sequence at which the parts of workers start and stop.
+        """Return the start and stop index in the sequence of each worker's part (run).
 
-        Both arrays are int64 [ranks, runs], with a value for each run (part of a worker) in `runs`
-        of each rank in `ranks`. The first `items[i]` batches of run `runs[i]` are left out.
+        Both arrays are int64 [ranks, runs]. Entry [r, i] is for run `runs[i]` of rank `ranks[r]`,
+        without the first `items[i]` batches of this run.
         """
         each, more = divmod(self.steps, self.topology.workers)
         first = runs * each + np.minimum(runs, more)
@@ -264,10 +264,11 @@ def enter(
 ) -> tuple[int, tuple[Stage, ...]]:
     """Return the epoch and the stages with which a pass on `topology` begins.
 
-    A stage is a part of an epoch that was served on one topology. The pass continues after `stages`
-    of `epoch`. The last of the returned stages is the stage of the pass. If the rest of the epoch
-    is less than a step of `topology`, the pass begins with the next epoch. Raise `UsageError` if
-    the epoch was served on more than `MAX_STAGES` topologies.
+    A stage is a part of an epoch that was served on one topology. The arguments `epoch` and
+    `stages` describe what was served before the pass. The last stage of the result is the stage to
+    which the pass adds its steps. If the rest of the epoch is less than a step of `topology`, the
+    pass begins with the next epoch. Raise `UsageError` if the epoch was served on more than
+    `MAX_STAGES` topologies.
     """
     if stages and stages[-1].topology == topology:
         before, own = stages[:-1], stages[-1]
@@ -294,10 +295,11 @@ def runs_of(
     worker: int,
     infinite: bool = False,
 ) -> Iterator[WorkerRun]:
-    """Yield the part that worker `worker` of rank `rank` reads of each epoch, as a `WorkerRun`.
+    """Yield what worker `worker` of rank `rank` reads, one `WorkerRun` for each epoch.
 
     The arguments `epoch` and `stages` come from `enter`. An epoch in which the worker has nothing
-    to read is left out. If `infinite` is True, all later epochs follow, without end.
+    to read is left out. Epochs after `epoch` follow only if `infinite` is True, and then without
+    end.
 
     torch requests the first step of a pass from worker 0. So worker 0 reads the part that contains
     the next step, worker 1 the part that contains the step after it, and so on.

@@ -103,7 +103,7 @@ class _StreamPass:
     def lent(self) -> AbstractContextManager[None]:
         """Return a context manager that does nothing, because nothing has to be lent to workers.
 
-        When they start the pass, they read the progress from shared memory.
+        Workers read the progress from shared memory when they start the pass.
         """
         return nullcontext()
 

@@ -1,19 +1,19 @@
 """Orders of a stream, and the chunks in which a reader fetches the samples.
 
-A **chunk** is a range of positions of an epoch whose samples come from the same few blocks: a
-reader fetches and holds it as a whole.
+A **chunk** is a range of positions of an epoch whose samples come from the same few blocks. A
+reader loads the samples of a whole chunk into memory before it serves them.
 
-`ShuffleBuffer` shuffles as the buffers of other streaming loaders do, but is a pure function of the
-position. Samples arrive in the order of `source` and fill `size` slots. For each position of the
-epoch, the sample in a random slot is served, and the next sample of `source` goes into this slot.
-At the end the slots are emptied in random order. A permutation determines which slot is used at
-position t. So the content of a slot can be computed by a search for the last position that used the
-slot. A run that resumes in the middle of the epoch starts there at once, and so does a worker.
+`ShuffleBuffer` shuffles as the buffers of other streaming loaders do, but its order is a pure
+function of the position. Samples arrive in the order of `source` and fill `size` slots. For each
+position of the epoch, the sample in a random slot is served, and the next sample of `source` goes
+into this slot. At the end the slots are emptied in random order. A permutation determines which
+slot is used at position t, so the content of a slot can be found by a search for the last position
+that used the slot. A run that resumes in the middle of an epoch, or a worker that begins there,
+need not repeat the earlier positions.
 
 A `ShuffleBuffer` shuffles less than `Blocks` does: a sample comes at most `size` positions earlier
-than in `source`, and seldom later by more than a few times `size`. To compute `size` or more
-positions in one call takes some 40 ns per position. A single position takes about
-20 ns x size x ln(size).
+than in `source`, and seldom more than a few times `size` positions later. A call takes about 40 ns
+per position for `size` or more positions, and about 20 ns x size x ln(size) for a single position.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class ShuffleBuffer:
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
         """Return the position of each of `samples` as an int64 array of the same shape.
 
-        The call takes some `size` x 20 ns for each sample. Raise `IndexError` for a sample outside
-        0 .. n - 1.
+        Each sample takes about 20 ns x `size`, because its slot is searched for the next position
+        that uses it. Raise `IndexError` for a sample outside 0 .. n - 1.
         """
         flat = samples.reshape(-1)
         _check(flat, n)
@@ -111,9 +111,9 @@ class ShuffleBuffer:
         """Return the samples at positions `start` to `stop`, and the samples to hold in memory.
 
         Both arrays are int64. The second contains every sample that is in the buffer at any of
-        these positions, except samples that are served at position `last` or later: a reader that
-        ends at `last` does not need them. They are not left out if `last` is so far away that
-        finding them would take too long.
+        these positions. A reader that ends at `last` does not need samples served at position
+        `last` or later, so these are left out, unless `last` is so far away that finding them would
+        take too long.
         """
         draws = _draws(self, n, epoch)
         turns = draws.turns(start, max(stop, min(last, start + _HORIZON * draws.size)))
@@ -227,11 +227,14 @@ _MAX_BLOCK = 8192  # samples; limits what is held besides tokens if samples are 
 def stream_sizes(sample_bytes: int) -> tuple[int, int]:
     """Return the default `block` (in samples) and `window` (in blocks) of a stream.
 
-    The argument `sample_bytes` is the size of a sample. A block has 2 MiB and a window 512 MiB, so
-    a window has at least 256 blocks if a sample has at most 2 MiB. Suppose that 1 % of the data is
-    stored in one piece, such as all texts of one web site. Every window contains some of it. With
-    windows of 128 blocks, some would contain none of it. A worker holds one window in memory and
-    reads it before its first batch.
+    The argument `sample_bytes` is the size of a sample. A block is about 2 MiB and a window about
+    512 MiB, which is 256 blocks. If a sample is larger than 2 MiB, a block is one sample, and a
+    window has fewer blocks. A worker holds one window in memory and reads it before its first
+    batch.
+
+    A smaller window would not be enough. Suppose that 1 % of the data is stored in one piece, such
+    as all texts of one web site. Some windows of 128 blocks would contain none of it, but every
+    window of 256 blocks contains some.
 
     >>> stream_sizes(4096), stream_sizes(16 << 20)
     ((512, 256), (1, 32))
@@ -252,8 +255,8 @@ def stream_order(
 ) -> StreamOrder:
     """Return the order for `shuffle`, or the stored order if `shuffle` is None.
 
-    With ``"buffer"`` the samples enter a shuffle buffer of `buffer` samples, and the blocks are
-    read in permuted order. Only ``"blocks"`` uses `window`.
+    With ``"buffer"`` the blocks are read in permuted order, and their samples pass through a
+    shuffle buffer of `buffer` samples. Only ``"blocks"`` uses `window`.
     """
     blocks = Blocks(
         content_id=content_id, seed=seed, purpose="stream", block=block,

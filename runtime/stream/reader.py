@@ -1,13 +1,15 @@
 """`ChunkReader`: reader of a stream's samples, which holds the tokens of one chunk in memory.
 
 Before a chunk of positions is served, the tokens of its samples are read in the order of the file.
-Small gaps between samples are read too, because one long read is faster than many short reads. The
-tokens have the same dtype in memory as in the file. In a shuffle buffer, later chunks need some of
-the tokens; these tokens stay in memory. The dataset's own code makes the rows, so they equal the
-rows of the map-style dataset. While a chunk is served, the kernel is told to read the next chunk.
+Small gaps between samples are read too, because one long read is faster than many short reads.
+While a chunk is served, the kernel is told to read the next chunk. With a shuffle buffer, tokens
+that the next chunk needs stay in memory.
 
-A stream copies the stored tokens (2 or 4 bytes each) once more than the map-style dataset does. It
-needs memory for the tokens of one chunk. Between two chunks it also needs memory for a copy of the
+The tokens have the same dtype in memory as in the file. The dataset's own code makes the rows from
+them, so they equal the rows of the map-style dataset.
+
+A stream makes one more copy of the stored tokens (2 or 4 bytes each) than the map-style dataset
+does. It needs memory for the tokens of one chunk, and between two chunks also for a copy of the
 tokens that stay.
 """
 
@@ -141,10 +143,10 @@ class _HeldStream(Stream):
         ]
 
     def put(self, places: Positions, lengths: Positions, numbers: list[npt.NDArray[Any]]) -> None:
-        """Write spans of tokens that `take` copied back to memory, at new offsets.
+        """Write spans of tokens back to memory, at new offsets, after `take` has copied them.
 
-        The argument `numbers` is the result of `take`, and `lengths` was passed to it. Span `i`
-        is written at offset `places[i]`, in tokens.
+        The argument `numbers` is the result of `take`, and `lengths` was passed to it. Span `i` is
+        written at offset `places[i]`, in tokens.
         """
         for rows in numbers:
             length = rows.shape[1]

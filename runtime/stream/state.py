@@ -96,8 +96,9 @@ class Sizes(NamedTuple):
 class SharedProgress:
     """A `StreamProgress` and the `sizes` of its order, in memory that worker processes share.
 
-    Only one process writes. A worker that reads a wrong checksum tries again, because a write is in
-    progress. If memory cannot be shared, a worker that calls `read` gets a `StorageError`.
+    Only one process writes. If a worker reads a wrong checksum, a write is in progress, so the
+    worker reads again. If memory cannot be shared, a worker that calls `read` gets a
+    `StorageError`.
     """
 
     def __init__(self) -> None:
