@@ -24,9 +24,9 @@ class Default:
     """Collate function that stacks numbers and arrays of the same shape; other values stay lists.
 
     A batch of dicts is a dict, a batch of tuples a tuple, and a batch of bare tensors a tensor. If
-    `report` is True, a warning says which fields were stacked and which stayed lists. It is not
-    repeated for the same fields in the same process. Raises `SampleError` if the values of a field
-    have different shapes.
+    `report` is True, a warning says which fields were stacked and which stayed lists. The warning
+    is not repeated for the same fields in the same process. Raises `SampleError` if the values of a
+    field have different shapes.
 
     >>> Default(report=False)([{"x": [1, 2], "name": "a"}, {"x": [3, 4], "name": "b"}])
     {'x': tensor([[1, 2],

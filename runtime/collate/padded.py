@@ -71,7 +71,7 @@ class Padded:
     - `schema`: dtypes and pad values by field.
     - `tensors`: if False, the batch contains lists in place of tensors.
     - `tokenizer`: pad `input_ids` and the other `model_input_names` of this tokenizer by its method
-      `pad`, for models that need special rules. This is slower; the numbers are usually the same.
+      `pad`, for models that need special rules. This is slower, and the result is usually the same.
 
     Raises `SampleError` for a sample without tokens, for a sample whose fields differ from those of
     the first sample, and for masks or labels of a different length than the tokens. The error names

@@ -1,9 +1,9 @@
 """`MapSource`: batches of a map-style dataset, in the steps of a sampler.
 
 A step is a list of sample ids. The ids are first announced to the kernel, which begins to read the
-samples from disk. Some steps later the batch is requested from the dataset. The dataset may receive
-several requests before it returns a batch. So requested steps wait in a queue, and the next batch
-that arrives belongs to the first step in the queue.
+samples from disk. A few steps later, the ids are passed to the dataset, which returns the batch.
+The dataset may take the ids of several steps before it returns the first batch. So these steps wait
+in a queue, and each batch that arrives belongs to the first step in the queue.
 """
 
 from __future__ import annotations

@@ -210,10 +210,10 @@ def _other_datasets(
 ) -> IncompatibleError:
     """Return the error for a state of other datasets, or of the same datasets served differently.
 
-    The same datasets are served differently if their sequence differs, or if only the state or only
-    the loader has a mixture. The pair `mixed` says whether the state belongs to a mixture, and
-    whether the loader serves a mixture. `was` and `now` are the content ids of the state and the
-    loader. `other` is appended to the advice in the error.
+    The same datasets are served differently if their sequence differs, or if one run served a
+    mixture and the other a single dataset. The pair `mixed` says whether the state belongs to a
+    mixture, and whether the loader serves a mixture. `was` and `now` are the content ids of the
+    state and the loader. `other` is appended to the advice in the error.
     """
     of_state, of_this = _named(was, datasets), _named(now, datasets)
     code, remedy = "E_STATE_DATASET", "Open the dataset that it was taken on."

@@ -69,8 +69,8 @@ class TokenBudgetSampler(StepSampler):
         tagged: whether the sample ids of a step contain the epoch: see `GlobalBatchSampler`.
 
     The constructor raises `UsageError` if arguments contradict each other. Iteration raises
-    `InputError` that names the sample if `rows_multiple` rows of the length of a sample exceed
-    `max_tokens * dp_size`.
+    `InputError` if a sample is too long, which means that `rows_multiple` rows of its length exceed
+    `max_tokens` x `dp_size` tokens. The error names the sample.
     """
 
     def __init__(

@@ -1,9 +1,10 @@
 """`TransformedDataset`: a dataset that transforms batches, with a random seed for each sample.
 
-The transform receives the batch of another dataset and a seed for each of its rows, a hash of
-(seed, epoch, sample). So its random numbers do not depend on the batch size, ranks, worker
-processes or resuming, and two samples of equal content get different seeds. A `Loader` puts the
-epoch into the indices (runtime/order/epoch_tag.py); with a stock DataLoader, call `set_epoch`.
+The transform receives the batch of another dataset and a seed for each row, which is a hash of
+(seed, epoch, sample). So the random numbers of the transform do not depend on the batch size,
+ranks, worker processes or resuming, and two samples of equal content get different seeds. A
+`Loader` puts the epoch into the indices (runtime/order/epoch_tag.py); with a stock DataLoader, call
+`set_epoch`.
 """
 
 from __future__ import annotations

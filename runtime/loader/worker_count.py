@@ -70,7 +70,7 @@ def suggest_workers(
         processes: the number of training processes on this machine. None: one for each
             accelerator, at least one.
 
-    Raise `UsageError` if a number is too small or `work` is unknown. The call takes some
+    Raise `UsageError` if a number is too small or `work` is unknown. The call takes a few
     microseconds.
 
     >>> suggest_workers("heavy", cpus=16, accelerators=4).workers

@@ -5,11 +5,11 @@ larger than the page cache. If the data fits into memory, `create_loader` is as 
 better, and its order does not depend on the topology (ranks, workers and batch size).
 
 An epoch is one sequence of all samples, a pure function of (dataset, seed, epoch, shuffle options).
-Each rank gets a contiguous part of the sequence, and each of its workers a contiguous part of that
-(`runtime/stream/deal.py`). So every sample comes once, all ranks make the same number of steps, and
-each worker reads forward. The samples of a batch depend only on (seed, epoch, topology). Training
-that was stopped continues after its last step. If the topology has changed, the rest of the epoch
-is divided again.
+Each rank gets a contiguous part of the sequence, and each worker of the rank a contiguous part of
+the rank's part (`runtime/stream/deal.py`). So every sample comes once, all ranks make the same
+number of steps, and each worker reads forward. The samples of a batch depend only on (seed, epoch,
+topology). Training that was stopped continues after its last step. If the topology has changed, the
+rest of the epoch is divided again.
 
 Each worker holds in memory the tokens of one window (the blocks that are shuffled together), or of
 the shuffle buffer. If the part of one worker ends in the window in which the part of another
@@ -178,10 +178,11 @@ class StreamDataset(IterableDataset[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass serve `epoch` from its beginning, also in workers that exist already.
 
-        Exceptions apply if a state was loaded and no pass has begun since. If the loaded progress
-        is within `epoch`, the next pass continues from that progress. With any other `epoch`, the
-        loaded progress is dropped with a warning. If the state was saved at the end of `epoch`, the
-        call has no effect, so the epoch is not served again.
+        Trainers that resume call this method after `load_state_dict`. If the state was saved at the
+        end of `epoch`, the call has no effect, so the epoch is not served again. If the loaded
+        progress is within `epoch` and no pass has begun since, the next pass continues from that
+        progress. Otherwise the loaded progress is dropped, with a warning if no pass has begun
+        since.
 
         Call this method between passes: a worker that is just starting a pass may or may not see
         the change.
