@@ -133,7 +133,7 @@ class StorageError(DataprepError):
     default_code = "E_IO"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Return the values from which pickle makes the error again.
+        """Return the values from which pickle recreates the error.
 
         The cause of the error is included only if its type is a built-in exception.
         """

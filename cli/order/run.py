@@ -401,7 +401,7 @@ def require_datasets(
 def split_in(state: State, dataset: Dataset) -> str | None:
     """Return the name of the split for which `state` was saved, or None if `state` names no split.
 
-    If `dataset` has the same data only under a different name, return the name in `dataset`.
+    If `dataset` holds that split's data only under another name, return the name in `dataset`.
     """
     from dataprep.runtime.loader.order_match import contents_of
 

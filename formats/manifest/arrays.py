@@ -130,8 +130,9 @@ class ArrayEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
 class RowSplit(Entry, frozen=True, kw_only=True):
     """A split of a dataset of arrays.
 
-    `index` is the name of the file that holds the `rows` row numbers of the split, in increasing
-    order. `content_id` is the digest of the content of the split (see `identity`).
+    `rows` is the number of rows in the split. `index` is the name of the file that holds their row
+    numbers, in increasing order. `content_id` is the digest of the content of the split (see
+    `identity`).
     """
 
     content_id: str

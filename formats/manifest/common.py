@@ -195,7 +195,7 @@ def read(directory: Path) -> bytes:
     """Return the bytes of `directory`/config.json.
 
     Raise `InputError` if `directory` does not exist or was not made by dataprep, and
-    `IntegrityError` if config.json is missing because a build did not finish, or is too large.
+    `IntegrityError` if config.json is too large, or missing because a build did not finish.
     """
     if not directory.is_dir():
         refuse_other_layout(directory)

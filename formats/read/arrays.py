@@ -68,7 +68,7 @@ class ArrayData(OpenDirectory[ArrayManifest, "ArraySplit"]):
             raise self._unknown("array", name, self.arrays, "E_FIELD") from None
 
     def close(self) -> None:
-        """Drop maps and open files. Arrays that were returned before stay valid."""
+        """Drop maps and open files. Arrays returned earlier remain valid."""
         for array in self.arrays.values():
             array.stream.source.close()
         for split in self.splits.values():

@@ -128,7 +128,7 @@ class Dataset(OpenDirectory[Manifest, "Split"]):
         )  # fmt: skip
 
     def close(self) -> None:
-        """Drop maps and open files. Arrays that were returned before stay valid."""
+        """Drop maps and open files. Arrays returned earlier remain valid."""
         for split in self.splits.values():
             split.close()
         super().close()

@@ -108,7 +108,7 @@ class OpenDirectory(Generic[ManifestT, SplitT]):
         return len(self.splits)
 
     def close(self) -> None:
-        """Drop maps and open files. Arrays that were returned before stay valid."""
+        """Drop maps and open files. Arrays returned earlier remain valid."""
         self.files.clear()
 
     def __enter__(self) -> Self:

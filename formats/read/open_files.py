@@ -111,7 +111,7 @@ class Files:
         return self._opened(name, lambda: self._open_file(name, size))
 
     def clear(self) -> None:
-        """Drop all open files. Arrays that were returned before stay valid."""
+        """Drop all open files. Arrays returned earlier remain valid."""
         self._cache.clear()
 
     def _opened(self, name: str, opener: Callable[[], Opened]) -> Opened:

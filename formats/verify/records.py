@@ -41,11 +41,13 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _SplitNumbers:
-    """Record ids or row numbers in the index of one split, and the words for them in findings.
+    """Rule for the numbers in the index of one split: record ids, or rows of a dataset of arrays.
 
     `files` lists (name, number of items) for each file that holds such numbers. If `by_shard` is
-    true, each shard has such a file, otherwise there is a single index file. All numbers are below
-    `limit`. `distinct` is how many different numbers there are, or None if no number may repeat.
+    true, each shard has such a file, otherwise there is a single index file. All numbers must be
+    below `limit`. `distinct` is how many different numbers there must be. It is None if this is not
+    counted, because no number may occur twice. Findings use the words `place`, `number` and
+    `total`.
     """
 
     files: Sequence[tuple[str, int]]

@@ -83,8 +83,9 @@ class Processes:
     def load(self, *requests: bytes) -> None:
         """Send `requests` in order to every worker, so that it loads what units will need.
 
-        The first worker gets only the first request until `ask_first` or `run` is called. So
-        `ask_first` need not wait until the worker has carried out the other requests.
+        The first worker gets the first request at once, and the others only after the question of
+        `ask_first`, or when `run` is called without a question. So `ask_first` waits for the first
+        request only.
         """
         for number, process in enumerate(self._processes):
             self._feed_by_thread(process, requests, self._questions if number == 0 else None)

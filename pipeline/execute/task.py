@@ -189,7 +189,7 @@ def unit_name(number: int) -> str:
 
 
 def temporary_name() -> str:
-    """Return a unique name for a temporary file or directory, with the host and process id."""
+    """Return a unique temporary name that contains the host name and the process id."""
     return f".tmp-{os.uname().nodename}-{os.getpid()}-{os.urandom(16).hex()}"
 
 

@@ -1,6 +1,6 @@
 """Storage of a whole dataset in one HDF5 file, and checked reading of HDF5 files.
 
-In a file of dataprep, the arrays of pairs are in the same groups as in JASPER's dataset.h5
+In a file written by dataprep, the arrays of pairs are in the same groups as in JASPER's dataset.h5
 (``embeddings/questions``, ...), except that keyword ids are two data sets, ids and offsets. Other
 arrays are ``arrays/NAME``, and splits are ``splits/NAME``. All other files, including config.json,
 are byte arrays ``files/NAME``. Data sets are chunked. Compression with gzip is optional: it makes

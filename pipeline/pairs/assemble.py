@@ -312,7 +312,7 @@ def _mean_rows(
     """Return float64 [count, dim]: row k is the mean of the vectors that belong to owner k.
 
     The vector ``vectors[rows[i]]`` belongs to ``owners[i]``, and `owners` is in increasing order.
-    Row k is zeros if no vector belongs to k.
+    Row k is all zeros if no vector belongs to owner k.
 
     >>> _mean_rows(np.eye(2), np.array([0, 1]), np.array([1, 1]), 2, 2).tolist()
     [[0.0, 0.0], [0.5, 0.5]]

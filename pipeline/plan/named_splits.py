@@ -118,7 +118,7 @@ def named_split_notes(
 
 
 def _only_folder(options: NamedSplitOptions) -> str | None:
-    """Return "val" or "test" if the only input is a folder named like this split, otherwise None.
+    """Return "val" or "test" if the only input is a folder with that name, otherwise None.
 
     For example, the result is "val" for folders named `val`, `dev` and `validation`.
     """
@@ -134,7 +134,7 @@ def _named(inputs: Sequence[Source]) -> str:
 
 
 def _spelled(inputs: Sequence[Source], sources: Sequence[Source]) -> list[str]:
-    """Return values of ``--input`` that select `inputs`, but no others of `sources`.
+    """Return values of ``--input`` that select `inputs`, but no other members of `sources`.
 
     If possible, the result is a single path or pattern.
     """

@@ -47,7 +47,7 @@ class StreamReader:
         return self._stream.stored_bytes
 
     def needed_bytes(self) -> int:
-        """Return approximately how many compressed bytes contain the records yielded so far.
+        """Return about how many compressed bytes the records yielded so far needed.
 
         The reader cannot be used afterwards, as explained in `LineStream.needed_bytes`.
         """

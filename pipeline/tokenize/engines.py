@@ -153,7 +153,7 @@ class _GigatokenBatches(_Gigatoken):
         return ids[first:last], offsets - first
 
     def _sound(self) -> bool:
-        """Return whether a batch encoded with `awkward_stub` has the same ids as single texts."""
+        """Return whether batches with the stand-in for awkward give the ids of single texts."""
         texts = [b"Two words", b"", "caf\u00e9 \u6211".encode()]
         try:
             ids, offsets = self.encode(texts)

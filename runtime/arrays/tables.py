@@ -184,11 +184,17 @@ class PairTables:
         return found
 
     def are_sound(self, pairs: Ints) -> bool:
-        """Return whether all numbers of `pairs`, except their embeddings, have been checked."""
+        """Return whether all stored values of the pairs with the indexes `pairs` have been checked.
+
+        Embeddings do not count.
+        """
         return self._sound_pairs is None or bool(self._sound_pairs[pairs].all())
 
     def note_sound(self, pairs: Ints) -> None:
-        """Record that all numbers of `pairs`, except their embeddings, have been checked."""
+        """Record that the stored values of the pairs with the indexes `pairs` have been checked.
+
+        Embeddings do not count.
+        """
         if self._sound_pairs is not None:
             self._sound_pairs[pairs] = True
 

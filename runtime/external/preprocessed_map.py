@@ -185,7 +185,7 @@ class PreprocessedDataset(Dataset[Any]):
 
 
 def _unchanged(value: Any) -> Any:
-    """Return `value` itself; used as the argument `other` of `copied` to avoid a deep copy."""
+    """Return `value` itself. It is passed as `other` to `copied`, to avoid a deep copy."""
     return value
 
 

@@ -89,8 +89,9 @@ class Loader(DataLoader[Batch]):
 
         Trainers that resume call this after `load_state_dict`. If the loaded progress is within
         `epoch`, the next pass continues from that progress. If the state was saved at the end of
-        `epoch`, the call has no effect, so the epoch is not served again. If `epoch` is any other
-        number, the loaded progress is dropped, with a warning if no pass has begun from it.
+        `epoch` and no pass has begun since, the call has no effect, so the epoch is not served
+        again. If `epoch` is any other number, the loaded progress is dropped, with a warning if no
+        pass has begun from it.
         """
         self.source.set_epoch(epoch)
 

@@ -98,7 +98,7 @@ class MapSource:
         """Begin a pass at the current progress."""
         if self.sampler.epoch != self.next.epoch:  # the user called sampler.set_epoch
             self.next = Progress(epoch=self.sampler.epoch)
-        begin, self.loaded = self.next, False
+        begin, self.loaded, self._finished = self.next, False, -1
         count = self.sampler.count(begin.position, begin.epoch)
         self.served, self.order_digest = (begin.epoch, count, begin.digest), begin.digest
         self.current = abs(self.current) + 1

@@ -218,8 +218,8 @@ Counts = npt.NDArray[np.int64]
 class _Filled(NamedTuple):
     """Number of positions filled in the table, and the draws that wait for a position.
 
-    The first `stop` positions are filled. The heap `waiting` holds the draws that were allowed at
-    one of these positions but have not been chosen yet.
+    The first `stop` positions are filled. The heap `waiting` holds the draws that could have
+    filled one of these positions but have not been chosen yet.
     """
 
     stop: int

@@ -216,11 +216,11 @@ class _Plan(NamedTuple):
     def within(
         self, inside: Positions, sizes: Positions, windows: Positions, *, back: bool = False
     ) -> Positions:
-        """Return the index of each sample in its window, after the window's samples are permuted.
+        """Permute samples in their windows, and return the new index of each sample in its window.
 
-        Before, sample i has the index `inside[i]` in the window `windows[i]`, which has `sizes[i]`
-        samples. The array `sizes` contains at most four different values. If `back` is true, the
-        inverse permutation is applied.
+        Sample i is in the window `windows[i]`, which has `sizes[i]` samples. Its old index there
+        is `inside[i]`. The array `sizes` contains at most four different values. If `back` is
+        true, the inverse permutation is applied.
         """
         move = unpermute if back else permute
         if inside.size and (size := int(sizes.min())) == sizes.max():

@@ -257,7 +257,7 @@ class _Network:
         for them, because the network takes as long for a few numbers as for a thousand.
 
         Some walks never get below n, and their entries have no meaning. These entries are not used,
-        because no walk that starts below n gets there.
+        because no walk that starts below n reaches one of them.
         """
         ends = self._tables.get(back)
         if ends is None:

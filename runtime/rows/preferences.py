@@ -199,7 +199,7 @@ class PreferenceDataset(BatchDataset):
     def _group_batch(self, taken: _Documents, rows: int, documents: Ints) -> Batch:
         """Return the batch of groups: prompts, answers and scores (see `PreferenceDataset`).
 
-        The array `documents` holds the index in the split of each document in `taken`.
+        The array `documents` holds, for each document in `taken`, its index in the split.
         """
         group = int(taken.slot.max(initial=0)) + 1
         at = taken.row * group + taken.slot

@@ -6,7 +6,7 @@ better, and its order does not depend on the topology (ranks, workers and batch 
 
 An epoch is one sequence of all samples, a pure function of (dataset, seed, epoch, shuffle options).
 Each rank gets a contiguous part of the sequence, and each worker of the rank a contiguous part of
-the rank's part (`runtime/stream/deal.py`). So every sample comes once, all ranks make the same
+the rank's part (`runtime/stream/deal.py`). So every sample is served once, all ranks make the same
 number of steps, and each worker reads forward. The samples of a batch depend only on (seed, epoch,
 topology). Training that was stopped continues after its last step. If the topology has changed, the
 rest of the epoch is divided again.
@@ -178,20 +178,17 @@ class StreamDataset(IterableDataset[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass serve `epoch` from its beginning, also in workers that exist already.
 
-        Trainers that resume call this method after `load_state_dict`. If the state was saved at the
-        end of `epoch`, the call has no effect, so the epoch is not served again. If the loaded
-        progress is within `epoch` and no pass has begun since, the next pass continues from that
-        progress. Otherwise the loaded progress is dropped, with a warning if no pass has begun
-        since.
+        Trainers that resume call this method after `load_state_dict`. Until a pass begins, the
+        call has no effect if the loaded progress is within `epoch`, so that the next pass continues
+        from there, or if the state was saved at the end of `epoch`, so that the epoch is not served
+        again. For any other `epoch`, the loaded progress is dropped with a warning.
 
         Call this method between passes: a worker that is just starting a pass may or may not see
         the change.
         """
         epoch = whole_number("epoch", epoch)
-        if epoch == self._finished:
-            return
         if self._loaded == self._shared.version and not self._shared.begun:
-            if epoch == self.epoch:
+            if epoch in (self.epoch, self._finished):
                 return
             warn_of_dropped(self.epoch, self._start.consumed(self._n, self.end), epoch)
         self._finished = -1

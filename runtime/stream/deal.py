@@ -50,7 +50,7 @@ MAX_STAGES = 32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Topology:
-    """Numbers of ranks, of workers per rank, and of samples per batch.
+    """Number of ranks, of workers per rank, and of samples per batch.
 
     The number of workers is 1 if there are no worker processes.
     """

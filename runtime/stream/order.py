@@ -187,9 +187,9 @@ class _Draws:
         return turns
 
     def leaves(self, turn: int) -> int:
-        """Return the position at which a sample is served.
+        """Return the position in the epoch at which a sample leaves the buffer, that is, is served.
 
-        The argument `turn` is the index of the sample in `source`.
+        The argument `turn` is the sample's index in the order in which samples enter the buffer.
         """
         entered = turn - self.size
         slot = turn if entered < 0 else int(self.slots(entered, entered + 1)[0])

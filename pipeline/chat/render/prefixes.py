@@ -197,8 +197,9 @@ def _common(prompt: str, head: str | None, bare: str) -> str | None:
     """Return the text that comes before an answer, or None if it is not known.
 
     The text `bare` is the rendering of the messages before the answer, and `prompt` is the same
-    rendering with the generation prompt. The text `head` is what the template writes before an
-    answer with fixed words (see `Prefixes._head`), or None if this is not known.
+    rendering with the generation prompt. The text `head` is all that the template writes before the
+    words of a past answer. It was found by rendering a made-up answer (see `Prefixes._head`), and
+    is None if that failed.
     """
     if head is not None and prompt.startswith(head):
         return head

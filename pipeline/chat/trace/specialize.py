@@ -143,8 +143,9 @@ def specialization_of(
     """Return the specialization made from the rendering `symbolic`, which is symbolic text.
 
     The pairs in `spans` are the (start, stop) positions of the text to train on, in characters of
-    `symbolic`. The sequence `trimmed_spans` holds the indexes of those spans that may end in white
-    space after a special token. When a record is filled in, these spans end before the white space.
+    `symbolic`. The sequence `trimmed_spans` holds the indexes of the spans that can end in a
+    special token followed by white space, which depends on the record. When a record is filled in,
+    this white space is cut off the end of the span.
 
     >>> specialization_of("<" + chr(FIRST) + ">.", [(1, 3)]).fill(["abc"])
     Marked(text=b'<abc>.', edges=[1, 5], literal=())
@@ -231,9 +232,11 @@ class Specializations:
     def find_rows(
         self, structure: Hashable, rows: Sequence[Values]
     ) -> list[tuple[Specialization, list[int]]]:
-        """Return pairs (specialization, row indexes) for `rows` of one structure.
+        """Return pairs (specialization, indexes of matching rows) for `rows` of one structure.
 
-        Derived texts are appended to the rows. Rows without a specialization are not in the result.
+        The lists in `rows` are changed: the texts that a specialization computes from the texts of
+        a record (see `Entry`) are appended to the list of this record. Rows without a
+        specialization are in none of the pairs.
         """
         entries = self._entries.get(structure, ())
         if len(entries) == 1 and not entries[0].steps:
@@ -387,7 +390,10 @@ class _SymbolicSession(Session):
         self._trace = trace
 
     def prefixes(self, text: str, special_tokens: tuple[str, ...]) -> Prefixes:
-        """Return a `Prefixes` for `text` that can tell which message a symbolic text comes from."""
+        """Return a `_SymbolicPrefixes` for the rendering `text`.
+
+        It knows the message that each symbolic character of `text` comes from.
+        """
         return _SymbolicPrefixes(
             self.render, self.messages, text, special_tokens, self._is_from_message
         )

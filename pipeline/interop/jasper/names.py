@@ -23,7 +23,7 @@ WHOLE = ("<i8",)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArraySchema:
-    """Allowed types and the shape of an array of JASPER.
+    """Allowed types and the shape of a JASPER array.
 
     The shape consists of integers and of the letters that the module defines.
     """

@@ -352,6 +352,17 @@ def test_a_finished_epoch_is_not_served_again(shards: Path) -> None:
     assert second.epoch == 4
 
 
+def test_a_finished_epoch_is_served_again_once_a_pass_has_begun(shards: Path) -> None:
+    """What set_epoch does for a trainer that resumes ends with the first pass."""
+    first = make(shards)
+    take([first], 15)
+    second = make(shards, 33)
+    second.load_state_dict(first.state_dict())
+    for epoch, served in ((0, 1), (0, 0), (1, 1)):
+        second.set_epoch(epoch)
+        assert take([second], 1) == take([make(shards, 33, epoch=served)], 1)
+
+
 def test_forgotten_skips_are_told(shards: Path) -> None:
     """A state of a run that left samples out warns one that does not."""
     state = make(shards, skip=[3, 4]).state_dict()

@@ -217,3 +217,7 @@ def test_an_epoch_without_a_step_left_is_over(
     live.load_state_dict(state)
     live.set_epoch(0)  # as trainers do that count from the epoch of the state
     assert steps_of(live) == fresh[0]
+    live.set_epoch(0)  # no longer what a trainer does that resumes
+    assert steps_of(live) == steps_of(
+        emulated(stream(windows, batch_size=8, epoch=0), max(1, workers))
+    )
