@@ -13,6 +13,7 @@ __all__ = ["command"]
 @click.command(
     "completion",
     cls=SectionedCommand,
+    library=None,
     epilog=f"""{EPILOG_START}
   dataprep completion bash >> ~/.bashrc
   dataprep completion zsh >> ~/.zshrc

@@ -166,6 +166,8 @@ def command(
                 datasets.append(opened.enter_context(open_dataset(path)))
         if asked.state is not None:
             require_datasets(asked.state, datasets, names, served)
+        import torch  # noqa: F401 (from a short stack; see `SectionedCommand.invoke`)
+
         show = _step if doc is None else _document
         found = show(datasets, names, asked, served)
     if as_json:
