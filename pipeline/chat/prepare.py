@@ -24,6 +24,7 @@ from ..plan.plan import Plan, make_units, plan_key
 from ..read.discovery import find_sources, folder_notes
 from ..read.reader import ReadOptions
 from ..tokenize.engines import (
+    GIGATOKEN,
     TOKENIZERS,
     EarlyEngine,
     Encoder,
@@ -142,9 +143,10 @@ def prepare_chat(
     chat = _chat_plan(options, surveyed, source)
     request = SampleRequest.of(chat, special_tokens(source.config), surveyed, room=sample_bytes)
     sampled = None if surveyed.template.trusted else _sample_in_worker(request, workers)
-    if early is not None and options.engine != TOKENIZERS and engine_problem is None:
-        early.load(engine_json)
-    libraries = library_versions()  # while the workers load the engine
+    if early is not None:
+        slow = options.engine == TOKENIZERS or engine_problem is not None
+        early.load(TOKENIZERS if slow else GIGATOKEN, engine_json)
+    libraries = library_versions()  # while a worker loads the engine
     if sampled is None:
         sampled = take_chat_sample(request)
     probes = make_probes()
@@ -154,6 +156,8 @@ def prepare_chat(
             others=[text.encode() for text in sampled.sample.texts], early=early,
             problem=engine_problem,
         )  # fmt: skip
+    if early is not None:
+        early.finish()
     # Special tokens in rendered text are parsed, since templates write them. `MarkedEncoder` takes
     # care of those that messages spell.
     tokenizer = BuildTokenizer(

@@ -11,16 +11,18 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, cast
 
 import dataprep
 
 from ..plan.unit_size import SMALL_UNIT_BYTES, UNIT_BYTES, unit_bytes
 from ..read.process_limits import new_note
+from .forking import CAN_FORK, Forked, request_fork
 
 __all__ = ["Launched", "ahead", "launch", "likely_units", "release"]
 
@@ -30,30 +32,55 @@ _MAX_LOOKS = 10_000
 _ready: list[Launched] = []
 
 
-class Launched(NamedTuple):
-    """Worker process, the pipe of its events, and the file that names its current activity.
+class Launched:
+    """Worker process in a new interpreter, as the coordinator sees it.
 
-    In the worker, `read.process_limits.Watch` writes this file.
+    It reads messages from the pipe `messages` and writes events to the pipe `events`. It writes its
+    current activity to the file `note` (see `read.process_limits.Watch`).
     """
 
-    process: subprocess.Popen[bytes]
-    events: IO[bytes]
-    note: IO[bytes]
+    def __init__(
+        self, process: subprocess.Popen[bytes], events: IO[bytes], note: IO[bytes],
+        channel: socket.socket,
+    ) -> None:  # fmt: skip
+        self.pid = process.pid
+        self.messages = cast("IO[bytes]", process.stdin)
+        self.events = events
+        self.note = note
+        self._process = process
+        self._channel = channel
+
+    def fork(self) -> Forked | None:
+        """Return a new worker, forked from this one, or None if that is not possible."""
+        return request_fork(self.messages, self._channel) if CAN_FORK else None
+
+    def kill(self) -> None:
+        """Kill the worker."""
+        self._process.kill()
+
+    def wait(self) -> int:
+        """Wait until the worker has ended, and return its exit status."""
+        return self._process.wait()
 
     def close(self) -> None:
-        """Close the pipe of the events and the file of the current activity."""
+        """Close the pipes and files of the worker."""
+        with contextlib.suppress(OSError):  # messages that the worker has not read
+            self.messages.close()
         self.events.close()
         self.note.close()
+        self._channel.close()
 
 
 @contextlib.contextmanager
 def ahead(count: int, likely: str | None = None) -> Iterator[None]:
-    """Start `count` workers, which `launch` will return. On exit, kill those that were not used.
+    """Start the workers that a build with `count` workers needs first; `launch` will return them.
 
-    If `likely` is given, the workers import the kind of build at this address (``module:class``).
+    This is one worker if the others will be forked from it. On exit, workers that were not used are
+    killed. If `likely` is given, the workers import the kind of build at this address
+    (``module:class``).
     """
     try:
-        _ready.extend(_start(likely) for _ in range(count))
+        _ready.extend(_start(likely) for _ in range(min(count, 1) if CAN_FORK else count))
         yield
     finally:
         release()
@@ -71,8 +98,8 @@ def release() -> None:
     """Kill the workers that were started by `ahead` and are still unused."""
     while _ready:
         idle = _ready.pop()
-        idle.process.kill()
-        idle.process.communicate()
+        idle.kill()
+        idle.wait()
         idle.close()
 
 
@@ -108,39 +135,38 @@ def _start(likely: str | None) -> Launched:
     If `likely` is given, the worker imports the kind of build at this address. The worker writes
     its events to a separate pipe, so that the output of libraries does not mix with them.
     """
-    note = new_note()
-    try:
+    with contextlib.ExitStack() as kept, contextlib.ExitStack() as passed:
+        note = kept.enter_context(new_note())
         reading, writing = os.pipe()
-    except BaseException:
-        note.close()
-        raise
-    # The child inherits this signal mask: Ctrl-C in a terminal is sent to it as well, and only the
-    # coordinator shall react.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        process = subprocess.Popen(  # noqa: S603 (our own interpreter)
-            _command(writing, note.fileno(), likely), stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL, env=_environment(), pass_fds=(writing, note.fileno()),
-        )  # fmt: skip
-    except BaseException:
-        os.close(reading)
-        note.close()
-        raise
-    finally:
-        os.close(writing)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    return Launched(process, os.fdopen(reading, "rb"), note)
+        passed.callback(os.close, writing)
+        events = kept.enter_context(os.fdopen(reading, "rb"))
+        ours, theirs = socket.socketpair()
+        kept.enter_context(ours)
+        passed.enter_context(theirs)
+        descriptors = (writing, note.fileno(), theirs.fileno())
+        # The child inherits this signal mask: Ctrl-C in a terminal is sent to it as well, and only
+        # the coordinator shall react.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process = subprocess.Popen(  # noqa: S603 (our own interpreter)
+                _command(*descriptors, likely), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                env=_environment(), pass_fds=descriptors,
+            )  # fmt: skip
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        kept.pop_all()
+    return Launched(process, events, note, ours)
 
 
-def _command(events: int, note: int, likely: str | None) -> list[str]:
+def _command(events: int, note: int, channel: int, likely: str | None) -> list[str]:
     """Return the command of a worker that can import this package, even if it is not installed."""
     root = str(Path(dataprep.__path__[0]).parent)
     start = (
         f"import sys; sys.path.append({root!r}); "
-        "from dataprep.pipeline.read.process_limits import end_without_reader; "
-        f"end_without_reader({events}); "
+        f"from dataprep.pipeline.read.process_limits import end_with_parent; "
+        f"end_with_parent({os.getpid()}, {events}); "
         f"from dataprep.pipeline.execute.worker import main; "
-        f"main({events}, {note}, {likely!r})"
+        f"main({events}, {note}, {likely!r}, {channel})"
     )
     return [sys.executable, "-P", "-c", start]
 

@@ -28,7 +28,8 @@ from ..read.records import Reject, Span
 from ..read.sources import Source
 from .bad_record import DECISIONS
 from .executor import OnEvent
-from .launch import launch, release
+from .forking import CAN_FORK, Forked
+from .launch import Launched, launch, release
 from .worker import NO_UNIT, Event
 
 __all__ = ["Processes"]
@@ -40,15 +41,14 @@ _MOST_THREADS = 4  # for each of the last units, as other cores may still be bus
 # Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
 _EVENT = msgspec.json.Decoder(Event)
 
-_Questions = queue.SimpleQueue[bytes]
-
 
 class Processes:
     """Executor with `count` worker processes, each with a thread that sends it one unit at a time.
 
-    The executor is a context manager. On entry, the workers start and import the kind of build at
-    `address`, while the caller is still planning the build. On exit, the workers are killed, and
-    unfinished units are lost.
+    The executor is a context manager. On entry, a worker starts and imports the kind of build at
+    `address`, while the caller still plans. If workers can be forked, it processes no units, but
+    loads what they need and is forked into `count` workers. Otherwise all workers start on entry,
+    and each loads what it needs. On exit, the workers are killed, and unfinished units are lost.
     """
 
     def __init__(self, count: int, address: str) -> None:
@@ -56,21 +56,23 @@ class Processes:
         self.notes: list[str] = []
         """Sentences about workers that were replaced."""
         self._address = address
+        self._origin: _Process | None = None
+        """The worker that is forked into the others."""
+        self._loading: threading.Thread | None = None
         self._processes: list[_Process] = []
         self._threads: list[threading.Thread] = []
         self._waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[Event | _Death] = queue.SimpleQueue()
         self._tries: Counter[int] = Counter()
         self._stopping = False
-        self._staging: Path | None = None
-        self._may_run = threading.Event()
-        self._questions: _Questions = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
 
     def __enter__(self) -> Processes:
         try:
-            for _ in range(self.count):
-                self.start()
+            if self.count and CAN_FORK:
+                self._origin = _Process(launch(self._address))
+            else:
+                for _ in range(self.count):
+                    self.start()
             release()
         except BaseException:  # a signal, or no more processes
             self.stop()
@@ -80,41 +82,43 @@ class Processes:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def load(self, *requests: bytes) -> None:
-        """Send `requests` in order to every worker, so that it loads what units will need.
+    def load(self, request: bytes) -> None:
+        """Send `request` to the worker that is forked into the others, if there is one.
 
-        The first worker gets the first request at once, and the others only after the question of
-        `ask_first`, or when `run` is called without a question. So `ask_first` waits for the first
-        request only.
+        The call does not wait until the worker has carried it out.
         """
-        for number, process in enumerate(self._processes):
-            self._feed_by_thread(process, requests, self._questions if number == 0 else None)
+        if (origin := self._origin) is not None:
+            self._join_loading()
+            arguments = (self._address, request)  # sending waits until the worker has its imports
+            self._loading = threading.Thread(target=origin.post, args=arguments, daemon=True)
+            self._loading.start()
 
     def ask(self, request: bytes) -> Event:
-        """Send `request` to a worker, and return the event with its answer or failure.
+        """Send `request` to a new worker, and return the event with its answer or failure.
 
-        A worker is started if there is none. This method must be called before `load`. Raise
-        `StorageError` if the worker dies and the cause is unknown (see `_Process.failure`).
+        This method must be called before `load`. Raise `StorageError` if the worker dies and the
+        cause is unknown (see `_Process.failure`).
         """
-        process = self._processes[0] if self._processes else self.start()
+        process = self.start()
         event = process.ask(self._address, request) or process.failure(NO_UNIT)
         if event is None:
             raise StorageError(
                 f"the worker that takes a sample {describe_exit(process.wait())}", where="worker",
                 code="E_WORKER", remedy="If memory ran out, free some; then run the command again.",
             )  # fmt: skip
+        self._end(process)
         return event
 
-    def ask_first(self, request: bytes) -> bytes | None:
-        """Return the first worker's answer to `request`.
+    def ask_loaded(self, request: bytes) -> bytes | None:
+        """Return the answer to `request` of a worker that has carried out the requests of `load`.
 
-        Return None if there is no worker, if it dies, or if the kind of build raises an error. This
-        method may be called once, after `load`.
+        Return None if there is no such worker, if it dies, or if the kind of build raises an error.
         """
-        if not self._threads:
+        if self._loading is None:
             return None
-        self._questions.put(request)
-        event = self._answers.get()
+        process = self.start()
+        event = process.ask(self._address, request)
+        self._end(process)
         return event.answer if event else None
 
     def run(
@@ -129,11 +133,10 @@ class Processes:
         """Run `units` of the plan in `staging`. The arguments are those of `Executor.run`."""
         for number in units:
             self._waiting.put(number)
-        if not self._threads:
-            self.load()
-        self._questions.put(b"")
-        self._staging = staging
-        self._may_run.set()
+        while len(self._processes) < min(self.count, len(units)):
+            self.start()
+        for process in self._processes:
+            self._feed_by_thread(process, staging)
         begun()
         left = len(units)
         while left:
@@ -144,54 +147,52 @@ class Processes:
                 else:
                     self._count_death(event, inputs)
                     self._waiting.put(event.unit)
-                self._feed_by_thread(self.start(), (), None)
+                self._feed_by_thread(self.start(), staging)
                 continue
             left -= event.finished
             on_event(event)
 
     def start(self) -> _Process:
         """Start one more worker process and return it."""
-        process = _Process(self._address)
+        self._join_loading()
+        forked = None if self._origin is None else self._origin.fork()
+        process = _Process(forked or launch(self._address))
         self._processes.append(process)
         return process
 
     def stop(self) -> None:
         """Kill all workers."""
         self._stopping = True
-        self._questions.put(b"")
-        self._may_run.set()
-        for process in self._processes:
+        origin = [] if self._origin is None else [self._origin]
+        for process in (*self._processes, *origin):
             process.kill()
+        self._join_loading()
         for thread in self._threads:
             thread.join()
-        for process in self._processes:
+        for process in (*self._processes, *origin):
             process.close()
 
-    def _feed_by_thread(
-        self, process: _Process, requests: Sequence[bytes], questions: _Questions | None
-    ) -> None:
-        arguments = (process, requests, questions)
-        thread = threading.Thread(target=self._feed, args=arguments, daemon=True)
+    def _join_loading(self) -> None:
+        if self._loading is not None:
+            self._loading.join()
+
+    def _end(self, process: _Process) -> None:
+        """Kill `process`, which has no unit, and forget it."""
+        process.kill()
+        self._processes.remove(process)
+        process.close()
+
+    def _feed_by_thread(self, process: _Process, staging: Path) -> None:
+        thread = threading.Thread(target=self._feed, args=(process, staging), daemon=True)
         thread.start()
         self._threads.append(thread)
 
-    def _feed(
-        self, process: _Process, requests: Sequence[bytes], questions: _Questions | None
-    ) -> None:
-        """Send `requests` to `process`, and then units, one after the other, until none are left.
+    def _feed(self, process: _Process, staging: Path) -> None:
+        """Send units to `process`, one at a time, until none are left.
 
-        This method runs in the thread of `process`. If the queue `questions` is given, one question
-        from it is sent after the first request.
+        This method runs in the thread of `process`.
         """
-        for request in requests[:1]:
-            process.post(self._address, request)
-        if questions is not None:
-            self._pass_on(process, questions.get())
-        for request in requests[1:]:
-            process.post(self._address, request)
-        self._may_run.wait()
-        if self._staging is not None:
-            process.send(b"plan %b\n" % os.fsencode(self._staging))
+        process.send(b"plan %b\n" % os.fsencode(staging))
         while (number := self._next()) is not None:
             # The last units may use the cores of idle workers; the engine decides whether it can.
             threads = min(self.count, _MOST_THREADS) if self._waiting.empty() else 1
@@ -201,23 +202,9 @@ class Processes:
                 return
         process.end()
 
-    def _pass_on(self, process: _Process, question: bytes) -> None:
-        """Send `question` to `process` and queue the answer for `ask_first`.
-
-        Queue None if the question is empty or the process dies.
-        """
-        answer = None
-        try:
-            if question:
-                answer = process.ask(self._address, question)
-        finally:
-            self._answers.put(answer)  # `ask_first` waits for it
-
     def _follow(self, process: _Process) -> bool:
         """Queue the events of one unit until the unit ends. Return False if the process died."""
         for event in process.events():
-            if event.unit == NO_UNIT:
-                continue  # the answer to a request that was posted
             self._events.put(event)
             if event.done is None:
                 return True
@@ -257,20 +244,22 @@ class Processes:
 class _Process:
     """Worker process, with the pipe to send it messages and the pipe of its events."""
 
-    def __init__(self, likely: str) -> None:
-        self._launched = launch(likely)
+    def __init__(self, worker: Launched | Forked) -> None:
+        self._worker = worker
         self._unread = 0  # answers to requests
-        self._popen, self._events, _ = self._launched
+
+    def fork(self) -> Forked | None:
+        """Return a worker forked from this one, or None if that is not possible."""
+        return self._worker.fork() if isinstance(self._worker, Launched) else None
 
     def send(self, data: bytes) -> None:
-        """Write `data` to the standard input of the worker.
+        """Write `data` to the pipe for messages.
 
         Errors are ignored, because `events` shows whether the worker has died.
         """
-        if self._popen.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._popen.stdin.write(data)
-                self._popen.stdin.flush()
+        with contextlib.suppress(OSError):
+            self._worker.messages.write(data)
+            self._worker.messages.flush()
 
     def ask(self, address: str, request: bytes) -> Event | None:
         """Send `request` to the kind at `address`, and return the event with its answer.
@@ -291,7 +280,7 @@ class _Process:
 
     def events(self) -> Iterator[Event]:
         """Yield the events of the worker until it ends. Kill it if it sends an invalid event."""
-        while line := self._events.readline():
+        while line := self._worker.events.readline():
             try:
                 yield _EVENT.decode(line)
             except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -299,18 +288,17 @@ class _Process:
                 return
 
     def end(self) -> None:
-        """Close the standard input of the worker, so that it exits."""
-        if self._popen.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._popen.stdin.close()
+        """Close the pipe for messages, so that the worker exits."""
+        with contextlib.suppress(OSError):
+            self._worker.messages.close()
 
     def kill(self) -> None:
         """Kill the worker."""
-        self._popen.kill()
+        self._worker.kill()
 
     def wait(self) -> int:
         """Wait until the worker has ended, and return its exit status."""
-        return self._popen.wait()
+        return self._worker.wait()
 
     def failure(self, unit: int) -> Event | None:
         """Return the event for the failure of `unit` if its cause is known, or else None.
@@ -318,7 +306,7 @@ class _Process:
         The cause is known if the worker exceeded its time limit, or crashed during an activity that
         it had announced (see `Watch`). The method waits until the worker has ended.
         """
-        place = read_activity(self._launched.note)
+        place = read_activity(self._worker.note)
         code = self.wait()
         if place is None or -code not in {OVERTIME, *CRASHES}:
             return None
@@ -337,9 +325,8 @@ class _Process:
 
     def close(self) -> None:
         """Wait until the worker has ended, and close its pipes."""
-        self._popen.wait()
-        self.end()
-        self._launched.close()
+        self._worker.wait()
+        self._worker.close()
 
 
 class _Death:

@@ -6,6 +6,7 @@ descriptor):
     ask KIND SIZE     a request of SIZE bytes follows; the answer of KIND becomes an event
     plan PATH         the staging directory to work in
     unit N THREADS    process unit N; up to THREADS threads may work on it
+    fork              descriptors follow on a socket: fork a worker that uses them
 
 A worker needs nothing but the staging directory, so it can run on any machine that mounts it. It
 exits at the end of its input. This command processes one unit:
@@ -26,6 +27,7 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import IO, NoReturn
 
 import msgspec
 
@@ -34,8 +36,9 @@ from dataprep.formats.storage import system_error
 
 from ..plan.plan import PLAN_NAME, kind_of_plan
 from ..progress import StageClock
-from ..read.process_limits import Watch
+from ..read.process_limits import Watch, end_without_reader
 from ..read.records import Reject, Span
+from .forking import Descriptors, ForkPoint
 from .task import BadRecordError, Done, Task, TaskKind, run_unit, task_kind
 
 __all__ = ["NO_UNIT", "UNITS_NAME", "Event", "main", "perform"]
@@ -176,6 +179,12 @@ class _Worker:
         self._task: Task | None = None
         self._clock = StageClock()
 
+    def start_as_fork(self, emit: Callable[[Event], None], watch: Watch) -> None:
+        """Continue as a forked worker, with its own events and limits."""
+        self._emit = emit
+        self._watch = watch
+        self._clock = StageClock()
+
     def ask(self, address: str, request: bytes) -> None:
         """Emit the answer that the kind at `address` gives to `request`."""
         self._clock.lap("wait")
@@ -215,15 +224,44 @@ class _Worker:
         return self._kinds[address]
 
 
-def main(events: int = 1, note: int | None = None, likely: str | None = None) -> None:
+def main(
+    events: int = 1, note: int | None = None, likely: str | None = None, channel: int | None = None
+) -> None:
     """Process messages until standard input ends, and write events to the descriptor `events`.
 
-    If a descriptor `note` is given, the limits of `read.process_limits.Watch` apply, and the
-    worker writes its current activity to `note`. If `likely` is given, the kind of build at this
-    address is imported before the first message.
+    If a descriptor `note` is given, the limits of `Watch` apply, and `Watch` writes the current
+    activity to it. If `likely` is given, the kind of build at this address is imported at once,
+    before the first message. The descriptor `channel` of a socket is needed for the message
+    ``fork``.
     """
-    stream = os.fdopen(os.dup(events), "wb", buffering=0)
+    emit = _emitter(events)
     os.dup2(2, 1)  # output of libraries must not mix with the events
+    worker = _Worker(emit, None if note is None else Watch(note), likely)
+    point = None if channel is None else ForkPoint(channel)
+    descriptors = _serve(worker, sys.stdin.buffer, point)
+    if descriptors is not None:
+        _run_fork(worker, descriptors)
+
+
+def _run_fork(worker: _Worker, descriptors: Descriptors) -> NoReturn:
+    """Process messages in this process, which has just been forked, and end it."""
+    code = 1
+    try:
+        end_without_reader(descriptors.events)
+        worker.start_as_fork(_emitter(descriptors.events), Watch(descriptors.note))
+        _serve(worker, os.fdopen(0, "rb"), None)
+        code = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(code)  # the rest of the stack belongs to the forking worker
+
+
+def _emitter(events: int) -> Callable[[Event], None]:
+    """Return a function that writes events to the descriptor `events`."""
+    stream = os.fdopen(os.dup(events), "wb", buffering=0)
 
     def emit(event: Event) -> None:
         try:
@@ -231,15 +269,28 @@ def main(events: int = 1, note: int | None = None, likely: str | None = None) ->
         except BrokenPipeError:
             os._exit(0)  # the coordinator is gone
 
-    worker = _Worker(emit, None if note is None else Watch(note), likely)
-    while line := sys.stdin.buffer.readline().removesuffix(b"\n"):
+    return emit
+
+
+def _serve(worker: _Worker, stream: IO[bytes], point: ForkPoint | None) -> Descriptors | None:
+    """Process messages from `stream` until it ends.
+
+    If `point` forks this process, return at once in the new process, with its descriptors. In all
+    other cases return None.
+    """
+    while line := stream.readline().removesuffix(b"\n"):
         message, _, rest = line.partition(b" ")
         if message == b"ask":
             address, size = rest.split()
-            request = sys.stdin.buffer.read(int(size))
+            request = stream.read(int(size))
             if len(request) == int(size):
                 worker.ask(address.decode(), request)
         elif message == b"plan":
             worker.plan(os.fsdecode(rest))
+        elif message == b"fork" and point is not None:
+            descriptors = point.fork()
+            if descriptors is not None:
+                return descriptors
         else:
             worker.unit(*map(int, rest.split()))
+    return None

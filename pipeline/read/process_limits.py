@@ -9,10 +9,11 @@ raises `MemoryError`. Both limits are for worker processes, never for the user's
 A worker writes the position of its current record into a file that it shares with its parent. The
 parent reads the file if the worker dies.
 
-When the parent dies, its workers end too. In each worker a thread waits until the parent's end of
-the pipe for reports is closed. Without the thread, a worker would notice this only at its next
-report, which may come a minute later if a tokenizer is running. The part of the inputs that the
-worker was processing remains unfinished, and the next build removes its files.
+When the parent dies, its workers end too. In each forked worker a thread waits until the parent's
+end of the pipe for reports is closed. Without the thread, a worker would notice this only at its
+next report, which may come a minute later if a tokenizer is running. A worker from which others are
+forked has no threads, and the kernel ends it. The part of the inputs that a worker was processing
+remains unfinished, and the next build removes its files.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import resource
 import select
 import signal
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 from typing import IO, NamedTuple
@@ -37,6 +39,7 @@ __all__ = [
     "Activity",
     "Watch",
     "available_cores",
+    "end_with_parent",
     "end_without_reader",
     "limited_memory",
     "new_note",
@@ -57,6 +60,7 @@ _MEMORY = 2 << 30  # beyond the memory of the process when it begins
 _HEAD = struct.Struct("<qqqqqqq")
 _RECORD = struct.Struct("<qq")  # line and offset, the last two fields of `_HEAD`
 _NO_LINE = -1
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Activity(NamedTuple):
@@ -76,6 +80,23 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def end_with_parent(parent: int, pipe: int) -> None:
+    """Arrange that this process ends when its parent, with the process id `parent`, ends.
+
+    On Linux the kernel kills this process when the thread that started it ends. There is no thread
+    of our own, because a process with threads cannot be forked. On other systems, this calls
+    `end_without_reader` with the `pipe` for reports to the parent.
+    """
+    if sys.platform != "linux":
+        end_without_reader(pipe)
+        return
+    import ctypes  # at run time only a worker needs it
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended before the call
+        os._exit(0)
 
 
 def end_without_reader(pipe: int) -> None:

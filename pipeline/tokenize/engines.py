@@ -254,17 +254,20 @@ def _suspects_for(head: _Head) -> Suspects:
 
 
 class EarlyEngine(Protocol):
-    """Interface of gigatoken in another process, which can load while this process continues."""
+    """Interface of an engine in another process, which can load while this process continues."""
 
-    def load(self, engine_json: bytes) -> None:
-        """Start loading the tokenizer `engine_json` in the other process, and return at once."""
+    def load(self, name: str, engine_json: bytes) -> None:
+        """Start loading the tokenizer `engine_json` into the engine `name`, and return at once."""
 
     def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
-        """Return the ids and offsets of `texts`, or a sentence that says why gigatoken fails.
+        """Return the ids and offsets of `texts`, or a sentence that says why the engine fails.
 
-        Return None if no other process could be used. gigatoken must then be loaded in this
+        Return None if no other process could be used. The engine must then be loaded in this
         process.
         """
+
+    def finish(self) -> None:
+        """Start loading everything else that units need. This is the last call."""
 
 
 class PreEncoded:

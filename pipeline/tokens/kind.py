@@ -45,17 +45,14 @@ _ANSWER = msgspec.json.Decoder(_Answer)
 
 
 class EarlyTokenizer:
-    """Tokenizer that worker processes load early, while the build is still being planned."""
+    """Tokenizer that one worker process loads for all, while the build is still being planned."""
 
     def __init__(self, workers: Processes) -> None:
         self._workers = workers
 
-    def load(self, engine_json: bytes) -> None:
-        """Tell the workers to load the tokenizer and everything else that units need.
-
-        The bytes `engine_json` are the tokenizer.json to load.
-        """
-        self._workers.load(_encoded(Load(msgspec.Raw(engine_json))), _encoded(Ready()))
+    def load(self, name: str, engine_json: bytes) -> None:
+        """Have the worker load the tokenizer.json `engine_json` into the engine `name`."""
+        self._workers.load(_encoded(Load(name, msgspec.Raw(engine_json))))
 
     def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
         """Return the ids and offsets of `texts`, as computed by a worker.
@@ -63,12 +60,16 @@ class EarlyTokenizer:
         If encoding fails, return the reason as a string. If there is no worker, or the worker has
         failed, return None.
         """
-        data = self._workers.ask_first(_encoded(Encode([text.decode() for text in texts])))
+        data = self._workers.ask_loaded(_encoded(Encode([text.decode() for text in texts])))
         found = None if data is None else _ANSWER.decode(data)
         if found is None or isinstance(found, str):
             return found
         ids, offsets = found
         return np.array(ids, np.uint32), np.array(offsets, np.int64)
+
+    def finish(self) -> None:
+        """Have the worker load everything else that units need."""
+        self._workers.load(_encoded(Ready()))
 
 
 def _encoded(request: Request) -> bytes:

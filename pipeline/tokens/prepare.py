@@ -26,6 +26,7 @@ from ..read.discovery import find_sources, folder_notes
 from ..read.reader import ReadOptions
 from ..read.sources import Source
 from ..tokenize.engines import (
+    GIGATOKEN,
     TOKENIZERS,
     Doubt,
     EarlyEngine,
@@ -129,9 +130,10 @@ def prepare(
     with naming(options.tokenizer):
         used_config = literal_config(config) if literal else parse_config(config)
     engine_json = msgspec.json.encode(used_config)
-    if early is not None and options.engine != TOKENIZERS and engine_problem is None:
-        early.load(engine_json)
-    libraries = library_versions()  # while the workers load the engine
+    if early is not None:
+        slow = options.engine == TOKENIZERS or engine_problem is not None
+        early.load(TOKENIZERS if slow else GIGATOKEN, engine_json)
+    libraries = library_versions()  # while a worker loads the engine
     sample = take_sample(sources, units, read, sample_bytes)
     probes = make_probes()
     gate = gate_texts(probes, sample)
@@ -141,6 +143,8 @@ def prepare(
             others=[text.encode() for text in sample.texts], early=early,
             problem=engine_problem,
         )  # fmt: skip
+    if early is not None:
+        early.finish()
     tokenizer = BuildTokenizer(
         bos=options.bos, eos=options.eos, special_text=options.special_text, config=config,
         source=source, choice=choice, libraries=libraries,

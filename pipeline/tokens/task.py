@@ -338,11 +338,12 @@ class _TextUnit(RecordUnit[Batch]):
 
 
 class Load(msgspec.Struct, frozen=True, tag=True):
-    """Request to load a tokenizer into gigatoken, before the plan is complete.
+    """Request to load a tokenizer into an engine, before the plan is complete.
 
-    The field `engine` holds the tokenizer.json.
+    The field `engine` holds the tokenizer.json, and `name` is the name of the engine.
     """
 
+    name: str
     engine: msgspec.Raw
 
 
@@ -384,7 +385,7 @@ class TokenTasks:
         """Carry out the encoded `Request`, and return the answer as JSON."""
         asked = _REQUEST.decode(request)
         if isinstance(asked, Load):
-            self._load(bytes(asked.engine))
+            self._load(asked.name, bytes(asked.engine))
         elif isinstance(asked, Encode):
             return msgspec.json.encode(self._ids([text.encode() for text in asked.texts]))
         else:
@@ -397,8 +398,7 @@ class TokenTasks:
         The units will then be encoded with the reference library.
         """
         if self._refused is not None:
-            with contextlib.suppress(Exception):  # the coordinator reports the error
-                self._early = (TOKENIZERS, engine_json, make_encoder(TOKENIZERS, engine_json))
+            self._load_reference()
 
     def open_task(self, staging: Path, watch: Watch | None) -> Task:
         """Return a task that processes the units of the plan in the directory `staging`."""
@@ -422,12 +422,20 @@ class TokenTasks:
         _check_probes(plan.payload, encoder)
         return encoder
 
-    def _load(self, engine_json: bytes) -> None:
+    def _load(self, name: str, engine_json: bytes) -> None:
         self._engine_json = engine_json
         with contextlib.suppress(MemoryError):  # a unit reports it if it occurs again
+            if name == TOKENIZERS:
+                self._load_reference()
+                return
             encoder, self._refused = load_gigatoken(engine_json, alone=True)
             if encoder is not None:
                 self._early = (GIGATOKEN, engine_json, encoder)
+
+    def _load_reference(self) -> None:
+        with contextlib.suppress(Exception):  # the coordinator reports the error
+            encoder = make_encoder(TOKENIZERS, self._engine_json)
+            self._early = (TOKENIZERS, self._engine_json, encoder)
 
     def _ids(self, texts: list[bytes]) -> tuple[list[int], list[int]] | str | None:
         found: Encoded | str | None = self._refused

@@ -108,9 +108,9 @@ def test_a_crash_while_a_record_is_rendered(
 
     def crash(self: processes._Process, data: bytes) -> None:
         send(self, data)
-        while (at := read_activity(self._launched.note)) is None or "rendering" not in at.doing:
+        while (at := read_activity(self._worker.note)) is None or "rendering" not in at.doing:
             time.sleep(0.01)
-        os.kill(self._popen.pid, signal.SIGSEGV)
+        os.kill(self._worker.pid, signal.SIGSEGV)
 
     monkeypatch.setattr(processes._Process, "send", crash)
     source = records(tmp_path / "in.jsonl", 1, endless=0)
@@ -134,7 +134,7 @@ def test_a_killed_worker_and_records_that_end_the_others(
 
     def kill_at_the_first_unit(self: processes._Process, data: bytes) -> None:
         if data.startswith(b"unit 0 ") and not killed:
-            killed.append(self._popen.pid)
+            killed.append(self._worker.pid)
             self.kill()
         send(self, data)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dataprep.pipeline.execute import launch
+from dataprep.pipeline.execute.forking import CAN_FORK
 from dataprep.pipeline.execute.launch import ahead, likely_units
 from dataprep.pipeline.plan.unit_size import unit_bytes
 
@@ -23,18 +24,31 @@ def is_there(process_id: int) -> bool:
     return True
 
 
+@pytest.fixture
+def spawned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are not forked, so as many are started ahead as a build has."""
+    monkeypatch.setattr(launch, "CAN_FORK", False)
+
+
+@pytest.mark.skipif(not CAN_FORK, reason="workers are not forked here")
+def test_one_is_enough_to_fork_the_others_from() -> None:
+    with ahead(8):
+        assert len(launch._ready) == 1
+
+
+@pytest.mark.usefixtures("spawned")
 def test_those_started_ahead_are_handed_out_first() -> None:
     """In the order of their start; the next one is new; what is left is ended, and reaped."""
     with ahead(2):
         first, second = launch._ready
         assert launch.launch() is first
-        left = second.process.pid
+        left = second.pid
     assert not is_there(left)
     assert second.events.closed
     assert second.note.closed
-    assert first.process.poll() is None  # somebody's: not ours to end
-    first.process.kill()
-    first.process.communicate()
+    assert is_there(first.pid)  # somebody's: not ours to end
+    first.kill()
+    first.wait()
     first.close()
 
 
@@ -43,13 +57,14 @@ def test_interrupts_do_not_reach_workers() -> None:
     """From their first moment on; here they are handled as before."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with ahead(1):
-        status = Path(f"/proc/{launch._ready[0].process.pid}/status").read_text()
+        status = Path(f"/proc/{launch._ready[0].pid}/status").read_text()
     blocked = int(status.split("SigBlk:")[1].split()[0], 16)
     assert blocked >> (signal.SIGINT - 1) & 1
     assert not blocked >> (signal.SIGTERM - 1) & 1
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
+@pytest.mark.usefixtures("spawned")
 def test_none_is_left_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither where the body fails nor where the second cannot start."""
     started: list[launch.Launched] = []
@@ -62,13 +77,13 @@ def test_none_is_left_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
         return started[0]
 
     with pytest.raises(RuntimeError), ahead(1):
-        left = launch._ready[0].process.pid
+        left = launch._ready[0].pid
         raise RuntimeError
     assert not is_there(left)
     monkeypatch.setattr(launch, "_start", only_one)
     with pytest.raises(OSError, match="no more"), ahead(2):
         pass
-    assert not is_there(started[0].process.pid)
+    assert not is_there(started[0].pid)
     assert launch._ready == []
 
 

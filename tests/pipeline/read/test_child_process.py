@@ -165,7 +165,7 @@ def test_a_worker_that_crashes_twice(
 
     def start_and_abort(self: Processes) -> object:
         process = start(self)
-        os.kill(process._popen.pid, signal.SIGABRT)
+        os.kill(process._worker.pid, signal.SIGABRT)
         return process
 
     monkeypatch.setattr(Processes, "start", start_and_abort)

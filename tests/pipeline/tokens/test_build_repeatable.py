@@ -19,7 +19,8 @@ import pytest
 from dataprep.formats.errors import BusyError, DataprepError, StorageError, UsageError
 from dataprep.formats.verify.verify import verify
 from dataprep.pipeline import run as builds
-from dataprep.pipeline.execute import processes
+from dataprep.pipeline.execute import launch, processes
+from dataprep.pipeline.execute.forking import CAN_FORK, Forked
 from dataprep.pipeline.execute.worker import Event
 from dataprep.pipeline.plan.plan import Plan, load_plan
 from dataprep.pipeline.run import _Build
@@ -72,11 +73,17 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return _made(tmp_path_factory.mktemp("large"), 27)
 
 
-@pytest.mark.parametrize(("size", "workers"), [("large", 2), ("small", 3)])
+@pytest.mark.parametrize(
+    ("size", "workers", "fork"), [("large", 2, True), ("small", 3, True), ("small", 2, False)]
+)
 def test_workers_leave_no_trace(
-    request: pytest.FixtureRequest, tmp_path: Path, size: str, workers: int
-) -> None:
-    """The bytes are the same for any number of workers."""
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: str,
+    workers: int, fork: bool,
+) -> None:  # fmt: skip
+    """The bytes are the same for any number of workers, forked ones and new interpreters."""
+    if not fork:
+        monkeypatch.setattr(processes, "CAN_FORK", False)
+        monkeypatch.setattr(launch, "CAN_FORK", False)
     made: Made = request.getfixturevalue(size)
     report = build_into(tmp_path / "out", made.input, workers=workers)
     assert report.workers == workers
@@ -154,6 +161,29 @@ def test_kill_nine(large: Made, tmp_path: Path) -> None:
     assert digests(tmp_path / "out") == large.digests
 
 
+@pytest.mark.skipif(not CAN_FORK, reason="workers are not forked here")
+def test_the_worker_that_others_were_forked_from_is_killed(
+    small: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others go on, and one that is killed as well is replaced by a new interpreter."""
+    start = processes.Processes.start
+    started: list[Any] = []
+
+    def once_dying(pool: Any) -> Any:
+        process = start(pool)
+        started.append(process)
+        if len(started) == 3:
+            pool._origin.kill()
+            process.kill()
+        return process
+
+    monkeypatch.setattr(processes.Processes, "start", once_dying)
+    report = build_into(tmp_path / "out", small.input, workers=2)
+    assert [type(one._worker) for one in started] == [Forked, Forked, Forked, launch.Launched]
+    assert any("it was done again" in note for note in report.notes)
+    assert digests(tmp_path / "out") == small.digests
+
+
 def test_a_killed_worker_is_replaced(
     small: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +194,7 @@ def test_a_killed_worker_is_replaced(
     def once_dying(pool: Any) -> Any:
         process = start(pool)
         started.append(process)
-        if len(started) == 1:
+        if len(started) == 2:  # the first only encodes the sample
             process.kill()
         return process
 
@@ -174,7 +204,7 @@ def test_a_killed_worker_is_replaced(
         re.fullmatch(r"the worker was killed by SIGKILL in unit \d; it was done again", note)
         for note in report.notes
     )
-    assert len(started) == 3
+    assert len(started) == 4
     assert digests(tmp_path / "out") == small.digests
 
 
