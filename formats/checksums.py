@@ -10,9 +10,11 @@ import hashlib
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = ["BLOCK_BYTES", "FileHash", "FileHasher", "block_count"]
 
@@ -58,6 +60,8 @@ class FileHasher:
 
     def finish(self) -> FileHash:
         """Return the hash of all data added so far."""
+        import numpy as np  # not at import: workers start before the coordinator has numpy
+
         crcs = np.array(self._crcs, np.uint32)
         return FileHash(size=self._size, sha256=self._sha.hexdigest(), crc32=crcs)
 

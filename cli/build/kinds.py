@@ -30,11 +30,12 @@ KINDS = {
 class KindCommand(InputCommand):
     """Command `dataprep build` for one kind of dataset, named by the attribute `kind`.
 
-    If the command line names a different --kind, the command of that kind parses the line.
+    If the command line names a different --kind, the command of that kind parses the line. The
+    function `running.run` imports numpy, after it has started workers.
     """
 
     def __init__(self, *, kind: str, **settings: Any) -> None:
-        super().__init__(**settings)
+        super().__init__(library=None, **settings)
         self.kind = kind
         self.params.append(kind_option(kind))
         self.sections = {"kind": "Input", **self.sections}

@@ -82,6 +82,8 @@ def run(
     is given, worker processes may start early and import this class.
     """
     with _started(options, worker):
+        import numpy  # noqa: F401 (from a short stack; see `SectionedCommand.invoke`)
+
         from dataprep.pipeline.kinds import kind_named
         from dataprep.pipeline.run import run_build
 
