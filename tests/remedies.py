@@ -312,6 +312,6 @@ CALLS = {
     "environment.join_texts": "in the code that a template becomes",
     "environment.built": "in the code that a template becomes",
     "environment.compare": "in the code that a template becomes",
-    "end_without_reader": "in the code that a worker begins with",
+    "end_with_parent": "in the code that a worker begins with",
     "main": "in the code that a worker begins with",
 }
