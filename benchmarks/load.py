@@ -14,11 +14,12 @@ else known in advance. Each figure is that of a separate process. Loader and mem
 either; medians are quoted.
 
 `shapes`: a dataset built from docs_en and books_en of DIR/corpora, and others written for the
-purpose: ids of 4 bytes, 100 shards. `cold`: tokens of the first seconds after the files were
-dropped from the page cache, ours and the hand-written loader of FILE in turn. `start`: 10**9
-samples in sparse files. `steps`: a training step of matrix products beside the loader. `peers`:
-PYTHON is an interpreter with the peers installed and FILE the harness that drives them, one process
-each, in rounds with ours. Results: benchmarks/results/load.json, each part as it is measured.
+purpose: ids of 4 bytes, 100 shards. `types`: batches of int32 and of int64 in turn, then their
+floors in turn. `cold`: tokens of the first seconds after the files were dropped from the page
+cache, ours and the hand-written loader of FILE in turn. `start`: 10**9 samples in sparse files.
+`steps`: a training step of matrix products beside the loader. `peers`: PYTHON is an interpreter
+with the peers installed and FILE the harness that drives them, one process each, in rounds with
+ours. Results: benchmarks/results/load.json, each part as it is measured.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ PACKAGES = (
 )  # fmt: skip
 BYTES_PER_TOKEN = 4.4  # of JSONL, with the GPT-2 tokenizer
 SPARSE_SAMPLES, SPARSE_SHARDS = 10**9, 1000
-PARTS = ("shapes", "cold", "start", "steps", "state", "peers")
+PARTS = ("shapes", "types", "cold", "start", "steps", "state", "peers")
 
 Figures = dict[str, Any]
 
@@ -129,6 +130,26 @@ def shapes(bench: Bench) -> list[Figures]:
         for batch, seq in SHAPES:
             figures = bench.measure(
                 "throughput", dataset=path, batch=batch, seq=seq, options=options,
+                seconds=bench.arguments.seconds, rounds=bench.arguments.rounds,
+            )  # fmt: skip
+            found.append({"dataset": dataset, "options": options, "batch": batch, "seq": seq}
+                         | figures)  # fmt: skip
+    return found
+
+
+def types(bench: Bench) -> list[Figures]:
+    """Measure int32 against int64 in pairs: windows of every shape, and packed rows."""
+    wanted: list[tuple[str, Figures, Any]] = [
+        ("built", ONE, SHAPES), ("built", {}, SHAPES), ("built", FIELDS, SHAPES),
+        ("uint32", {}, SHAPES), ("built", {"rows": "packed"}, SHAPES[:1]),
+    ]  # fmt: skip
+    found = []
+    for dataset, options, some in wanted:
+        path = bench.dataset(dataset)
+        bench.measure("read_through", dataset=path)
+        for batch, seq in some:
+            figures = bench.measure(
+                "types_of_ids", dataset=path, batch=batch, seq=seq, options=options,
                 seconds=bench.arguments.seconds, rounds=bench.arguments.rounds,
             )  # fmt: skip
             found.append({"dataset": dataset, "options": options, "batch": batch, "seq": seq}
@@ -297,7 +318,8 @@ def machine(bench: Bench) -> Figures:
 
 
 RUNS: dict[str, Callable[[Bench], Any]] = {
-    "shapes": shapes, "cold": cold, "start": start, "steps": steps, "state": state, "peers": peers
+    "shapes": shapes, "types": types, "cold": cold, "start": start, "steps": steps,
+    "state": state, "peers": peers,
 }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ import torch
 
 from dataprep.formats.read.dataset import open_dataset
 from dataprep.runtime.create import create_loader
-from dataprep.runtime.specs import Windows
+from dataprep.runtime.specs import Packed, Windows
 
 Figures = dict[str, Any]
 SETTLE = 20  # batches that are taken first, as in the harness of the peers
@@ -38,12 +38,16 @@ def forever(loader: Any) -> Iterator[Any]:
 
 
 _OF_ROWS = ("labels", "position_ids", "cu_seqlens")
+_SPECS = {"windows": Windows, "packed": Packed}
 
 
 def make(dataset: str, batch: int, seq: int, options: Figures) -> Any:
-    own = {name: value for name, value in options.items() if name in _OF_ROWS}
-    others = {name: value for name, value in options.items() if name not in own}
-    return create_loader(dataset, "train", batch, rows=Windows(seq, **own), **others)
+    others = dict(options)
+    own = {name: others.pop(name) for name in _OF_ROWS if name in others}
+    spec = _SPECS[others.pop("rows", "windows")](seq, **own)
+    if "dtype" in others:
+        others["dtype"] = getattr(torch, others["dtype"])
+    return create_loader(dataset, "train", batch, rows=spec, **others)
 
 
 def copies(batch: int, seq: int) -> Iterator[torch.Tensor]:
@@ -108,6 +112,25 @@ def throughput(
         "of_floor": _ratio(beside, least),
         "first_ms": round(first * 1e3, 1),
         "peak_mib": round(peak),
+    }
+
+
+def types_of_ids(
+    dataset: str, batch: int, seq: int, seconds: float, rounds: int, options: Figures
+) -> Figures:
+    """Measure the same batches as int64 and as int32 in turn, then the floors of both in turn."""
+    names = ("int64", "int32")
+    loaders = [forever(make(dataset, batch, seq, options | {"dtype": name})) for name in names]
+    likes = [[next(batches) for _ in range(SETTLE)][-1] for batches in loaders]
+    turns = [seconds / rounds] * rounds
+    wide, narrow = _in_turn(*loaders, turns)
+    least = _in_turn(*(floor(dataset, like) for like in likes), turns)
+    scale = batch * seq / 1e6
+    return {
+        "int64_mtok_s": round(statistics.median(wide) * scale),
+        "int32_mtok_s": round(statistics.median(narrow) * scale),
+        "ratio": _ratio(narrow, wide),
+        "floor_ratio": _ratio(least[1], least[0]),
     }
 
 
@@ -291,7 +314,7 @@ def _status(name: str) -> float:
 
 MEASURES: dict[str, Callable[..., Figures]] = {
     found.__name__: found
-    for found in (throughput, served, place, start, beside_steps, state, read_through)
+    for found in (throughput, types_of_ids, served, place, start, beside_steps, state, read_through)
 }
 
 

@@ -182,6 +182,23 @@ def load_shapes() -> str:
     return grid(["tensors", "batch", "million tokens/s", "bare copies of them"], rows)
 
 
+def load_types() -> str:
+    """Return the rates of int32 beside those of int64, with the ratio that bare copies have."""
+    said = {
+        "{'labels': None}": "ids", "{}": "ids and labels",
+        "{'position_ids': True, 'cu_seqlens': True}": "ids, labels, position ids, cu_seqlens",
+        "{'rows': 'packed'}": "ids and labels, packed rows",
+    }  # fmt: skip
+    rows = [
+        [said[str(one["options"])] + (", stored as uint32" if one["dataset"] == "uint32" else ""),
+         f"{one['batch']} x {one['seq']:,}", f"{one['int64_mtok_s']:,}", f"{one['int32_mtok_s']:,}",
+         f"{one['ratio']:.2f}x", f"{one['floor_ratio']:.2f}x"]
+        for one in results("load")["types"]
+    ]  # fmt: skip
+    head = ["tensors", "batch", "int64, million tokens/s", "int32", "in pairs", "bare copies"]
+    return grid(head, rows)
+
+
 def load_facts() -> str:
     """Return the figures that do not fit a table of rates."""
     found = results("load")
@@ -276,6 +293,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "build-machine": machine,
     "load-summary": load_summary,
     "load-shapes": load_shapes,
+    "load-types": load_types,
     "load-facts": load_facts,
     "chat-summary": chat_summary,
     "rounds-sizes": rounds_sizes,
@@ -292,6 +310,7 @@ NEEDED = {
     "build-machine": {"machine"},
     "load-summary": {"peers"},
     "load-shapes": {"shapes"},
+    "load-types": {"types"},
     "load-facts": {"cold", "start", "state", "steps"},
     "chat-summary": {"build", "map", "with_masks"},
     "rounds-sizes": {"sizes"},

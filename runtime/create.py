@@ -16,6 +16,8 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, Literal, Never, get_args
 
+import torch
+
 from dataprep.formats.errors import UsageError
 from dataprep.formats.read.dataset import Split
 
@@ -52,6 +54,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     *,
     rows: RowSpec | BuiltRows | RowKind | None = None,
     seq_len: int | None = None,
+    dtype: torch.dtype | None = None,
     transform: Transform | None = None,
     seed: int | None = None,
     shuffle: Shuffle | bool | None = None,
@@ -66,8 +69,8 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
 ) -> Loader:
     """Return a loader of one split, whose rows are tokens, embeddings or pairs.
 
-    A batch of tokens is a dict of int64 tensors [batch_size, seq_len]. For embeddings and pairs see
-    `EmbeddingDataset` and `PairDataset`.
+    A batch of tokens is a dict of tensors [batch_size, seq_len], int64 or `dtype`. For embeddings
+    and pairs see `EmbeddingDataset` and `PairDataset`.
 
     Arguments:
         dataset_dir: a directory made by `dataprep build`, or what `open_dataset`, `open_arrays` or
@@ -95,6 +98,10 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             ``"groups"``. None: what the split was built for, which is windows for texts and packed
             rows for conversations.
         seq_len: number of tokens per row, a shortcut for the `seq_len` of `rows`.
+        dtype: type of ids and labels, torch.int32 or torch.int64, a shortcut for the `dtype` of
+            `rows`. None: torch.int64. Batches of int32 have half the bytes. Embedding layers take
+            them, but losses of torch need int64 labels: ``batch["labels"].long()``, after the batch
+            is on its device.
         transform: a function that takes a batch and an array of seeds, uint64 [rows], one for each
             row, and returns the changed batch; see `TransformedDataset`. `MaskedLM(...).hide` is
             an example, for rows with ``labels="unshifted"``.
@@ -136,7 +143,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     rank, size = data_parallel(distributed, dp_rank, dp_size)
     train, dropped = split == "train", flag_or_none("drop_last", drop_last)
     end = _end(train if dropped is None else dropped, size)
-    spec = row_spec(rows, seq_len)
+    spec = row_spec(rows, seq_len, dtype)
     given_seed = None if seed is None else require_seed(seed)
     make_loader: Callable[..., Loader] = partial(
         serve, batch_size=batch_size, epoch=epoch, end=end, dp_rank=rank, dp_size=size,

@@ -31,7 +31,7 @@ from .rows.preferences import FORMS, Form
 from .rows.preferences import Overlong as PreferenceOverlong
 from .rows.segments import SegmentFields
 from .rows.windows import WindowDataset
-from .types import Labels, empty_split
+from .types import Labels, check_id_dtype, empty_split
 
 if TYPE_CHECKING:
     from .arrays.tables import PairTables
@@ -96,8 +96,10 @@ class Windows:
     labels: Labels | None = "shifted"
     """``"shifted"``: label j is the token after input j. ``"unshifted"``: label j is input j, for
     models that shift inside. None: no labels."""
+    dtype: torch.dtype | None = None
+    """Type of ids, labels and position ids: torch.int32 or torch.int64. None: torch.int64."""
     position_ids: bool = False
-    """Add int64 `position_ids` [rows, seq_len], from 0 in every document."""
+    """Add `position_ids` [rows, seq_len], from 0 in every document."""
     doc_ids: bool = False
     """Add int64 `doc_ids` [rows, seq_len], the index of each token's document in the split."""
     cu_seqlens: bool | int = False
@@ -118,7 +120,7 @@ class Windows:
         return WindowDataset(
             split, seq_len=seq_len, stride=self.stride, labels=self.labels,
             position_ids=self.position_ids, doc_ids=self.doc_ids, cu_seqlens=self.cu_seqlens,
-            sample_mask=sample_mask,
+            sample_mask=sample_mask, dtype=self.dtype or torch.int64,
         )  # fmt: skip
 
 
@@ -144,6 +146,8 @@ class Packed:
     ``"error"`` (raise). None: split, but error for conversations, which need their end."""
     labels: Labels | None = "shifted"
     """As in `Windows`. No label comes from the next document."""
+    dtype: torch.dtype | None = None
+    """As in `Windows`."""
     position_ids: bool = False
     """As in `Windows`."""
     doc_ids: bool = False
@@ -170,7 +174,7 @@ class Packed:
             algorithm=self.algorithm or ("best-fit" if chat else "first-fit"),
             overlong=self.overlong or ("error" if chat else "split"), labels=self.labels,
             position_ids=self.position_ids, doc_ids=self.doc_ids, cu_seqlens=self.cu_seqlens,
-            sample_mask=sample_mask,
+            sample_mask=sample_mask, dtype=self.dtype or torch.int64,
         )  # fmt: skip
 
 
@@ -189,6 +193,8 @@ class Documents:
     (``"truncate-left"``), or raise (``"error"``). None: error for conversations, else truncate."""
     labels: Labels | None = "shifted"
     """As in `Windows`."""
+    dtype: torch.dtype | None = None
+    """As in `Windows`, and of the attention mask."""
     position_ids: bool = False
     """As in `Windows`."""
 
@@ -208,7 +214,8 @@ class Documents:
             require_fit(split, seq_len)
         return DocumentDataset(
             split, max_length=seq_len, truncate=_SIDES[overlong], labels=self.labels,
-            position_ids=self.position_ids, sample_mask=sample_mask,
+            position_ids=self.position_ids, dtype=self.dtype or torch.int64,
+            sample_mask=sample_mask,
         )  # fmt: skip
 
 
@@ -226,6 +233,8 @@ class Preferences:
     beginning of the prompt (``"truncate-left"``). None: error."""
     labels: Labels | None = "shifted"
     """As in `Windows`. Groups have a loss mask instead of labels; ``"unshifted"`` is an error."""
+    dtype: torch.dtype | None = None
+    """As in `Documents`, and of the loss mask of groups."""
 
     def __post_init__(self) -> None:
         _check_token_rows(self)
@@ -238,8 +247,8 @@ class Preferences:
 
         _require_tokens(split, self.form)
         return PreferenceDataset(
-            split, max_length=self.seq_len or _default_seq_len(split),
-            overlong=self.overlong or "error", labels=self.labels, sample_mask=sample_mask,
+            split, max_length=self.seq_len or _default_seq_len(split), sample_mask=sample_mask,
+            overlong=self.overlong or "error", labels=self.labels, dtype=self.dtype or torch.int64,
         )  # fmt: skip
 
 
@@ -335,7 +344,7 @@ class BuiltRows:
         if isinstance(split, Split):
             return named_spec(row_kind(split), **self.options)
         if self.options:
-            raise UsageError("is for datasets of tokens", where=next(iter(self.options)))
+            raise _of_tokens(next(iter(self.options)))
         return Embeddings() if split.data.kind == "embeddings" else Pairs()
 
     def open(self, split: Split, *, sample_mask: bool = False) -> MixedDataset:
@@ -447,30 +456,28 @@ def with_options(spec: RowSpec | BuiltRows, **options: Any) -> RowSpec | BuiltRo
 
 
 def row_spec(
-    rows: RowSpec | BuiltRows | RowKind | None, seq_len: int | None = None
+    rows: RowSpec | BuiltRows | RowKind | None,
+    seq_len: int | None = None,
+    dtype: torch.dtype | None = None,
 ) -> RowSpec | BuiltRows:
-    """Return the spec for the arguments `rows` and `seq_len` of `create_loader`.
+    """Return the spec for the arguments `rows`, `seq_len` and `dtype` of `create_loader`.
 
     If `rows` is None, the result is a `BuiltRows`. Raise `UsageError` for an unknown name, for a
-    `seq_len` if the rows are not tokens, and for a `seq_len` that differs from that of `rows`.
+    `seq_len` or `dtype` if the rows are not tokens, and for one that differs from that of `rows`.
     """
+    given: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
     if seq_len is not None:
-        seq_len = whole_number("seq_len", seq_len, 1)
-    if rows is None:
-        return BuiltRows(options={} if seq_len is None else {"seq_len": seq_len})
-    if isinstance(rows, BuiltRows):
-        return rows
+        given["seq_len"] = whole_number("seq_len", seq_len, 1)
+    if rows is None or isinstance(rows, BuiltRows):
+        return with_options(rows or BuiltRows(options={}), **given)
     spec = rows if isinstance(rows, RowSpec) else named_spec(rows)
-    if seq_len is None:
-        return spec
-    if not isinstance(spec, _TOKEN_SPECS):
-        raise UsageError("is for datasets of tokens", where="seq_len")
-    if spec.seq_len not in (None, seq_len):
-        raise UsageError(
-            f"is {seq_len:,} here and {spec.seq_len:,} in rows", where="seq_len",
-            remedy="Give it once.",
-        )  # fmt: skip
-    return replace(spec, seq_len=seq_len)
+    for name, value in given.items():
+        if not isinstance(spec, _TOKEN_SPECS):
+            raise _of_tokens(name)
+        if getattr(spec, name) not in (None, value):
+            problem = f"is {value} here and {getattr(spec, name)} in rows"
+            raise UsageError(problem, where=name, remedy="Give it once.")
+    return replace(spec, **given)
 
 
 def open_rows(
@@ -496,13 +503,19 @@ def open_rows(
         return own.open(part, sample_mask=sample_mask)
 
 
+def _of_tokens(option: str) -> UsageError:
+    """Return the error for `option`, an option of rows of tokens, given for other rows."""
+    own = ", or pass rows=Embeddings(dtype=...) for embeddings" if option == "dtype" else ""
+    return UsageError("is for datasets of tokens", where=option, remedy=f"Leave it out{own}.")
+
+
 def _set(spec: object, **values: Any) -> None:
     for name, value in values.items():
         object.__setattr__(spec, name, value)
 
 
 def _check_token_rows(spec: Any) -> None:
-    """Check and normalize `seq_len`, `labels` and the attention fields of a spec of tokens.
+    """Check and normalize `seq_len`, `labels`, `dtype` and attention fields of a spec of tokens.
 
     The attention fields are `position_ids`, `doc_ids` and `cu_seqlens`. Raise `UsageError` for an
     invalid value.
@@ -510,6 +523,8 @@ def _check_token_rows(spec: Any) -> None:
     if spec.seq_len is not None:
         _set(spec, seq_len=whole_number("seq_len", spec.seq_len, 1))
     one_of("labels", spec.labels, (None, *get_args(Labels)))
+    if spec.dtype is not None:
+        check_id_dtype(spec.dtype)
     names = [field.name for field in fields(SegmentFields) if hasattr(spec, field.name)]
     found = SegmentFields(**{name: getattr(spec, name) for name in names})
     _set(spec, **{name: getattr(found, name) for name in names})

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from dataprep.formats.errors import InputError
+from dataprep.formats.errors import InputError, UsageError, require
 from dataprep.formats.read.arrays import ArrayData, ArraySplit
 from dataprep.formats.read.dataset import Dataset as BuiltDataset
 from dataprep.formats.read.dataset import Split
@@ -33,7 +33,9 @@ __all__ = [
     "Seeds",
     "Transform",
     "batch_of",
+    "check_id_dtype",
     "empty_split",
+    "numpy_dtype",
     "reopened",
 ]
 
@@ -49,6 +51,12 @@ IGNORED_LABEL = -100
 """The label of tokens that are not trained on, and of rows that only fill up a batch."""
 OF_THE_BATCH = frozenset({"cu_seqlens", "max_seqlen"})
 """The fields without a row axis, because they describe all rows of a batch, concatenated."""
+
+
+_ID_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
+    torch.int32: np.dtype(np.int32),
+    torch.int64: np.dtype(np.int64),
+}
 
 
 class SampleDataset(Protocol):
@@ -137,6 +145,29 @@ class BatchDataset(Dataset[Batch]):
 def reopened(dataset: Any, split: Any, options: Mapping[str, Any]) -> Any:
     """Return ``dataset(split, **options)``. This function is called to unpickle datasets."""
     return dataset(split, **options)
+
+
+def check_id_dtype(dtype: Any) -> None:
+    """Raise `UsageError` unless `dtype` is a type for token ids: torch.int32 or torch.int64."""
+    known = isinstance(dtype, torch.dtype) and dtype in _ID_DTYPES
+    require(known, "dtype", f"must be torch.int32 or torch.int64 for token ids, got {dtype!r}")
+
+
+def numpy_dtype(dtype: torch.dtype, split: Split) -> np.dtype[Any]:
+    """Return the NumPy type that corresponds to `dtype`, the type of token ids in batches.
+
+    Raise `UsageError` if `dtype` is neither torch.int32 nor torch.int64, or if the vocabulary of
+    `split` has ids that do not fit.
+    """
+    check_id_dtype(dtype)
+    if dtype == torch.int32:  # int64 holds every stored id
+        largest = split.dataset.manifest.tokens.vocab_size - 1
+        if largest > np.iinfo(np.int32).max:
+            raise UsageError(
+                f"is {dtype}, but the vocabulary has ids up to {largest:,}", where="dtype",
+                remedy="Use torch.int64.",
+            )  # fmt: skip
+    return _ID_DTYPES[dtype]
 
 
 def empty_split(split: Split | ArraySplit) -> InputError:

@@ -173,7 +173,8 @@ class MaskedLM(Padded):
         if self.whole_words:
             groups, allowed = self._words(words, work, real, allowed)
         hidden = allowed & (_uniform(_draw(hashes, groups, _WHICH)) < self.probability)
-        work.batch["labels"] = self._hide(ids, hidden, hashes, self._positions(real))
+        dtype = self.schema.resolve("labels", pad_value=self.label_pad_id).numpy
+        work.batch["labels"] = self._hide(ids, hidden, hashes, self._positions(real), dtype)
         return self.finish(work)
 
     def hide(self, batch: Batch, seeds: npt.NDArray[np.uint64]) -> Batch:
@@ -182,8 +183,8 @@ class MaskedLM(Padded):
         The method can be used as the transform of a `TransformedDataset`. The batch must have
         `input_ids` and labels made with ``labels="unshifted"``. Tokens whose label is -100 are
         never masked: padding, tokens outside of the loss mask, and the first token of each document
-        in rows of documents. The array `seeds` has one number per row. Raise `UsageError` if the
-        labels are missing or are not the tokens at their own positions.
+        in rows of documents. The array `seeds` has one number per row. The labels keep their type.
+        Raise `UsageError` if the labels are missing or are not the tokens at their own positions.
         """
         missing = [name for name in ("input_ids", "labels") if name not in batch]
         require(not missing, "labels", f"{' and '.join(missing)} missing: make the rows with "
@@ -203,7 +204,7 @@ class MaskedLM(Padded):
             work = UnfinishedBatch(batch={"input_ids": ids}, rows={}, layouts={}, apart=set())
             groups, allowed = self._words(None, work, real, allowed)
         hidden = allowed & (_uniform(_draw(hashes, groups, _WHICH)) < self.probability)
-        batch["labels"] = torch.from_numpy(self._hide(ids, hidden, hashes, positions))
+        batch["labels"] = torch.from_numpy(self._hide(ids, hidden, hashes, positions, labels.dtype))
         return batch
 
     def _check_ids(self, ids: Array, real: Array) -> None:
@@ -271,13 +272,16 @@ class MaskedLM(Padded):
         before[:, 1:] = allowed[:, :-1]
         return np.cumsum(~(goes_on & before) & real, axis=1), allowed
 
-    def _hide(self, ids: Array, hidden: Array, hashes: _Words, positions: Array) -> Array:
+    def _hide(
+        self, ids: Array, hidden: Array, hashes: _Words, positions: Array, dtype: np.dtype[Any]
+    ) -> Array:
         """Replace the tokens of `ids` where `hidden` is True, in place, and return the labels.
 
-        Most become the mask token, some a random token, and some stay the same; see `MaskedLM`.
+        Most become the mask token, some a random token, and some stay the same; see `MaskedLM`. The
+        argument `dtype` is the type of the labels.
         """
         wanted = self.schema.resolve("labels", pad_value=self.label_pad_id)
-        labels: Array = np.full(ids.shape, wanted.pad_value, wanted.numpy)
+        labels: Array = np.full(ids.shape, wanted.pad_value, dtype)
         labels[hidden] = ids[hidden]
         rows, columns = np.nonzero(hidden)
         own = hashes[rows, 0], positions[rows, columns]

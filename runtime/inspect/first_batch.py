@@ -333,8 +333,9 @@ def check_batch(
         _refuse("input_ids", f"is missing; there is {', '.join(batch) or 'nothing'}")
     _check_shape(ids, rows)
     for name in _LIKE_INPUTS:
-        if name in batch and (batch[name].shape, batch[name].dtype) != (ids.shape, ids.dtype):
-            _refuse(name, f"is {_kind(batch[name])}, input_ids are {_kind(ids)}")
+        like = batch.get(name, ids)
+        if like.shape != ids.shape or like.dtype not in (ids.dtype, torch.int64):
+            _refuse(name, f"is {_kind(like)}, input_ids are {_kind(ids)}")
     _check_memory(batch)
     _check_range("input_ids", ids, vocab_size, beyond)
     real = batch.get("sample_mask", torch.ones(len(ids), dtype=torch.bool))
@@ -346,8 +347,9 @@ def check_batch(
 
 
 def _check_shape(ids: torch.Tensor, rows: int | None) -> None:
-    if ids.dtype != torch.int64 or ids.ndim != 2 or 0 in ids.shape:
-        _refuse("input_ids", f"is {_kind(ids)}, not int64 [rows, tokens]")
+    wanted = "int32" if ids.dtype == torch.int32 else "int64"
+    if str(ids.dtype) != f"torch.{wanted}" or ids.ndim != 2 or 0 in ids.shape:
+        _refuse("input_ids", f"is {_kind(ids)}, not {wanted} [rows, tokens]")
     if rows is not None and len(ids) != rows:
         _refuse("input_ids", f"has {len(ids)} rows, batch_size is {rows}")
 

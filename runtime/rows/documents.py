@@ -6,8 +6,8 @@ of 0 / 0) and attention (a softmax without entries). If the manifest shows that 
 documents, nothing is read when the dataset is opened. Otherwise their list is read, which is made
 once and stored in the cache of plans (runtime/rows/plan_cache.py).
 
-A batch costs one copy of each document and one conversion of the padded rows to int64. Use packed
-rows (runtime/rows/packed.py) if padding would be most of a batch.
+A batch costs one copy of each document, and one conversion of the padded rows from the stored type
+to that of the batch. Use packed rows (runtime/rows/packed.py) if padding would be most of a batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataprep.formats.read.dataset import Split
 from ..checks import flag, one_of, whole_number
 from ..padding import Padding, PadTo, Side, Truncate
 from ..sample_numbers import PADDING, Indices, Ints, sample_numbers
-from ..types import Batch, BatchDataset, Labels, reopened
+from ..types import Batch, BatchDataset, Labels, numpy_dtype, reopened
 from .document_lengths import kept_documents
 from .gather import document_spans, padded_rows
 from .packed import padding_id
@@ -35,10 +35,10 @@ __all__ = ["DocumentDataset"]
 class DocumentDataset(BatchDataset):
     """Map-style dataset of the documents of one split.
 
-    Each batch is a dict of int64 tensors [rows, L]: `input_ids`, `attention_mask` (1 for tokens, 0
-    in padding), and `labels` unless the option `labels` is None. The dict also has `lengths`
-    [rows], the number of tokens in each row. L is the length of the longest row in the batch, or
-    `max_length`, rounded up to a multiple of `multiple`.
+    Each batch is a dict of tensors [rows, L] of type `dtype`: `input_ids`, `attention_mask` (1 for
+    tokens, 0 in padding), and `labels` unless the option `labels` is None. The dict also has int64
+    `lengths` [rows], the number of tokens in each row. L is the length of the longest row in the
+    batch, or `max_length`, rounded up to a multiple of `multiple`.
 
     With ``"shifted"`` labels, label `j` is the token after input `j`, and `IGNORED_LABEL` (-100)
     for the last token. ``"unshifted"`` labels equal the inputs, for models that shift labels
@@ -53,13 +53,14 @@ class DocumentDataset(BatchDataset):
             ``"max_length"``, all batches have the same L.
         multiple: L is a multiple of this; 8 or 64 suit tensor cores.
         padding_side: the side that is filled with `pad_id`; ``"left"`` for generation.
-        position_ids: adds int64 `position_ids` [rows, L], from 0 at the first token; 0 in padding.
+        position_ids: adds `position_ids` [rows, L], from 0 at the first token; 0 in padding.
         pad_id: the id in padding. None: the tokenizer's pad, else its eos, else 0.
         min_tokens: documents with fewer tokens (including BOS and EOS) are left out. With 0, all
             documents are used, so sample `i` is document `i`.
         plan_dir: the folder for the list of documents left out; see `stored_plan`.
         sample_mask: adds bool `sample_mask` [rows], False where the index is `PADDING`. A row with
             False is all padding.
+        dtype: the type of ids, labels, mask and position ids: torch.int64 or torch.int32.
 
     The attribute `left_out` is the number of documents with too few tokens. Raises `InputError` if
     all documents have too few.
@@ -84,8 +85,10 @@ class DocumentDataset(BatchDataset):
         min_tokens: int = 1,
         plan_dir: str | Path | None = None,
         sample_mask: bool = False,
+        dtype: torch.dtype = torch.int64,
     ) -> None:
         self.split = split
+        self.dtype, self._dtype = dtype, numpy_dtype(dtype, split)
         self.padding = Padding(
             side=padding_side, max_length=max_length, pad_to=pad_to, multiple=multiple,
             truncate=truncate,
@@ -133,7 +136,7 @@ class DocumentDataset(BatchDataset):
             "multiple": padding.multiple, "padding_side": padding.side, "labels": self.labels,
             "position_ids": self.position_ids, "pad_id": self.pad_id,
             "min_tokens": self.min_tokens, "plan_dir": self.plan_dir,
-            "sample_mask": self.sample_mask,
+            "sample_mask": self.sample_mask, "dtype": self.dtype,
         }  # fmt: skip
         return reopened, (DocumentDataset, self.split, options)
 
@@ -150,14 +153,14 @@ class DocumentDataset(BatchDataset):
             self.split, starts, lengths, width, pad_id=self.pad_id, left=self.padding.side == "left"
         )
         batch = {
-            "input_ids": torch.from_numpy(rows.ids.astype(np.int64)),
-            "attention_mask": torch.from_numpy(rows.real.astype(np.int64)),
+            "input_ids": torch.from_numpy(rows.ids.astype(self._dtype)),
+            "attention_mask": torch.from_numpy(rows.real.astype(self._dtype)),
             "lengths": torch.from_numpy(lengths),
         }
         if self.labels is not None:
-            batch["labels"] = torch.from_numpy(rows.labels(self.labels))
+            batch["labels"] = torch.from_numpy(rows.labels(self.labels, self._dtype))
         if self.position_ids:
-            batch["position_ids"] = torch.from_numpy(rows.positions())
+            batch["position_ids"] = torch.from_numpy(rows.positions(self._dtype))
         if self.sample_mask:
             batch["sample_mask"] = torch.from_numpy(samples != PADDING)
         return batch

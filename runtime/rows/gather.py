@@ -100,20 +100,21 @@ class PaddedRows(NamedTuple):
         train: _Flags = mask != 0
         return train
 
-    def positions(self) -> Ints:
-        """Return the position of each token in its row: int64 [n, width].
+    def positions(self, dtype: np.dtype[Any]) -> Array:
+        """Return the position of each token in its row: [n, width] of type `dtype`.
 
         Positions count from 0 at the first token of a row. They are 0 in padding.
         """
-        places: Ints = np.arange(self.ids.shape[1], dtype=np.int64) - self.first[:, None]
-        return places * self.real
+        columns = np.arange(self.ids.shape[1], dtype=dtype)
+        places: Array = (columns - self.first[:, None].astype(dtype)) * self.real
+        return places
 
-    def labels(self, kind: Labels) -> Ints:
-        """Return ``"shifted"`` or ``"unshifted"`` labels of the rows: int64 [n, width].
+    def labels(self, kind: Labels, dtype: np.dtype[Any]) -> Array:
+        """Return ``"shifted"`` or ``"unshifted"`` labels of the rows: [n, width] of type `dtype`.
 
         For their meaning see `DocumentDataset`.
         """
-        labels = np.full(self.ids.shape, IGNORED_LABEL, np.int64)
+        labels = np.full(self.ids.shape, IGNORED_LABEL, dtype)
         train = self.trained()
         both = train[:, 1:] & self.real[:, :-1]  # tokens to train on with one before them
         target = labels[:, :-1] if kind == "shifted" else labels[:, 1:]

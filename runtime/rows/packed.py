@@ -1,11 +1,11 @@
-"""Packed rows: int64 tensors of one length, each with the tokens of several documents.
+"""Packed rows: tensors of one length, each with the tokens of several documents.
 
 The rows follow a plan (runtime/rows/packing.py), which is made once from the lengths of the
 documents and stored in a cache (runtime/rows/plan_cache.py). Opening a stored plan reads a
 kilobyte. To make a batch, its rows are looked up in the plan, each document (or part of a document)
-is copied in the stored type of the ids, and all ids are converted to int64 together. Labels never
-cross from one document to the next. Position ids and the tensors for variable-length attention come
-from the same plan.
+is copied in the stored type of the ids, and all ids are converted together to the type of the
+batch. Labels never cross from one document to the next. Position ids and the tensors for
+variable-length attention come from the same plan.
 
 Use windows (runtime/rows/windows.py) if rows must contain every token and no padding. Use documents
 (runtime/rows/documents.py) if each row must contain exactly one document.
@@ -26,7 +26,7 @@ from dataprep.formats.read.boundaries import ragged
 from dataprep.formats.read.dataset import Split
 
 from ..sample_numbers import PADDING, Indices, Ints, check_samples, sample_numbers
-from ..types import IGNORED_LABEL, Batch, BatchDataset, Labels, reopened
+from ..types import IGNORED_LABEL, Batch, BatchDataset, Labels, numpy_dtype, reopened
 from .gather import copy_mask, copy_tokens
 from .packing import Algorithm, Overlong, PackingOptions, PackingReport
 from .packing_plan import packing_definition, packing_plan, pieces_of_tokens
@@ -40,9 +40,9 @@ _ROWS = 1 << 16  # rows of a plan that are checked in one step
 class PackedDataset(BatchDataset):
     """Map-style dataset of the packed rows of one split.
 
-    Each sample is a dict of int64 tensors: `input_ids` [seq_len], and `labels` [seq_len] unless
-    `labels` is None. The documents of a row follow one another from its start, and the rest is
-    filled with `pad_id`. Label `j` is
+    Each sample is a dict of tensors: `input_ids` [seq_len], and `labels` [seq_len] unless `labels`
+    is None. The documents of a row follow one another from its start, and the rest is filled with
+    `pad_id`. Label `j` is
 
     - ``"shifted"``: the token after input `j` in the same document, or `IGNORED_LABEL` (-100) at
       the end of a document. If a document was cut into pieces, the label at the end of a piece is
@@ -56,7 +56,7 @@ class PackedDataset(BatchDataset):
         seq_len: number of tokens in a row.
         algorithm: ``"first-fit"`` (first fit decreasing) or ``"best-fit"`` (best fit decreasing).
         overlong: what happens to documents over `seq_len`; see `PackingOptions`.
-        position_ids: adds int64 `position_ids` [seq_len], which count from 0 in every document.
+        position_ids: adds `position_ids` [seq_len], which count from 0 in every document.
         doc_ids: adds int64 `doc_ids` [seq_len], the document's index in the split, -1 in padding.
         cu_seqlens: adds int32 `cu_seqlens` and int64 `max_seqlen`; see `SegmentFields`. A number is
             the most segments that a row may have; if a row has more, `UsageError` (E_SEGMENTS) is
@@ -65,6 +65,7 @@ class PackedDataset(BatchDataset):
         plan_dir: the folder of plans; see `stored_plan`.
         sample_mask: adds bool `sample_mask`, False where the index is `PADDING`. A row with False
             is all padding.
+        dtype: the type of ids, labels and position ids: torch.int64 or torch.int32.
 
     The attribute `report` counts the documents and tokens that are packed, and those that are left
     out. Raises `InputError` if there are no rows. A pickle holds a path and a few numbers, and
@@ -89,11 +90,13 @@ class PackedDataset(BatchDataset):
         pad_id: int | None = None,
         plan_dir: str | Path | None = None,
         sample_mask: bool = False,
+        dtype: torch.dtype = torch.int64,
     ) -> None:
         known = (None, *get_args(Labels))
         if labels not in known:
             raise UsageError(f"must be one of {known}, got {labels!r}", where="labels")
         self.split = split
+        self.dtype, self._dtype = dtype, numpy_dtype(dtype, split)
         self.options = PackingOptions(seq_len=seq_len, algorithm=algorithm, overlong=overlong)
         self.seq_len = self.options.seq_len
         self.labels = labels
@@ -151,7 +154,7 @@ class PackedDataset(BatchDataset):
             "overlong": self.options.overlong, "labels": self.labels,
             "position_ids": self.fields.position_ids, "doc_ids": self.fields.doc_ids,
             "cu_seqlens": self.fields.cu_seqlens, "pad_id": self.pad_id,
-            "plan_dir": self.plan_dir, "sample_mask": self.sample_mask,
+            "plan_dir": self.plan_dir, "sample_mask": self.sample_mask, "dtype": self.dtype,
         }  # fmt: skip
         return reopened, (PackedDataset, self.split, options)
 
@@ -173,7 +176,7 @@ class PackedDataset(BatchDataset):
         tails = _tails(segments)
         for row, used in tails:
             ids[row, used:] = self.pad_id
-        batch = {"input_ids": _widen(ids[:, :-1])}
+        batch = {"input_ids": torch.from_numpy(self._widen(ids[:, :-1]))}
         if self.labels is not None:
             labels = self._labels(ids, segments, lengths, tails)
             if self.split.has_mask:
@@ -182,7 +185,7 @@ class PackedDataset(BatchDataset):
                 labels[self._beside(mask) == 0] = IGNORED_LABEL
             batch["labels"] = torch.from_numpy(labels)
         if self.fields:
-            batch.update(self.fields.tensors(segments))
+            batch.update(self.fields.tensors(segments, dtype=self._dtype))
         if self.sample_mask:
             batch["sample_mask"] = torch.from_numpy(samples != PADDING)
         return batch
@@ -275,8 +278,8 @@ class PackedDataset(BatchDataset):
 
     def _labels(
         self, ids: npt.NDArray[Any], segments: Segments, read: Ints, tails: list[tuple[int, int]]
-    ) -> Ints:
-        labels = self._beside(ids).astype(np.int64, order="C")
+    ) -> npt.NDArray[Any]:
+        labels = self._widen(self._beside(ids))
         ends = segments.length == read  # else the token read after the piece is a label
         lasts = segments.begin + segments.length - 1
         edges = lasts[ends] if self.labels == "shifted" else segments.begin
@@ -284,6 +287,9 @@ class PackedDataset(BatchDataset):
         for row, used in tails:
             labels[row, used:] = IGNORED_LABEL
         return labels
+
+    def _widen(self, ids: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return ids.astype(self._dtype, order="C")
 
 
 def padding_id(split: Split, pad_id: int | None) -> int:
@@ -310,10 +316,6 @@ def _tails(segments: Segments) -> list[tuple[int, int]]:
     np.maximum.at(used, segments.row, segments.start + segments.length)
     short = np.flatnonzero(used < segments.seq_len)
     return list(zip(short.tolist(), used[short].tolist(), strict=True))
-
-
-def _widen(ids: npt.NDArray[Any]) -> torch.Tensor:
-    return torch.from_numpy(ids.astype(np.int64, order="C"))
 
 
 def _no_rows(split: Split, report: PackingReport) -> InputError:

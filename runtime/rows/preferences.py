@@ -23,7 +23,15 @@ from dataprep.formats.read.dataset import Split
 
 from ..padding import Padding, PadTo
 from ..sample_numbers import PADDING, Indices, Ints, check_samples, sample_numbers
-from ..types import IGNORED_LABEL, Batch, BatchDataset, Labels, empty_split, reopened
+from ..types import (
+    IGNORED_LABEL,
+    Batch,
+    BatchDataset,
+    Labels,
+    empty_split,
+    numpy_dtype,
+    reopened,
+)
 from .document_lengths import require_fit, too_long
 from .gather import copy_mask, document_spans, padded_rows
 from .packed import padding_id
@@ -38,8 +46,8 @@ Overlong = Literal["error", "truncate-left"]
 class PreferenceDataset(BatchDataset):
     """Map-style dataset of the records of one split of preferences.
 
-    A batch is a dict of tensors, int64 unless another type is named. Its fields depend on the form
-    of the records:
+    A batch is a dict of tensors, of type `dtype` unless another type is named. Its fields depend on
+    the form of the records:
 
     - **pairs**: `chosen_input_ids`, `chosen_attention_mask` and `chosen_labels` [rows, width] of
       the chosen conversation (prompt and answer), and the same three fields of the rejected one,
@@ -74,6 +82,7 @@ class PreferenceDataset(BatchDataset):
             `stored_plan`.
         sample_mask: adds bool `sample_mask` [rows], False where the index is `PADDING`. A row with
             False is all padding.
+        dtype: the type of ids, labels and masks: torch.int64 or torch.int32.
 
     Raises `UsageError` for a split without preferences, and `InputError` for a split without
     records.
@@ -96,8 +105,10 @@ class PreferenceDataset(BatchDataset):
         pad_id: int | None = None,
         plan_dir: str | Path | None = None,
         sample_mask: bool = False,
+        dtype: torch.dtype = torch.int64,
     ) -> None:
         self.split = split
+        self.dtype, self._dtype = dtype, numpy_dtype(dtype, split)
         self.form = str(split.form)
         self.overlong, self.labels = overlong, labels
         self.padding = Padding(max_length=max_length, pad_to=pad_to, multiple=multiple)
@@ -146,7 +157,7 @@ class PreferenceDataset(BatchDataset):
             "max_length": self.max_length, "overlong": self.overlong, "labels": self.labels,
             "pad_to": self.padding.pad_to, "multiple": self.padding.multiple,
             "equal_widths": self.equal_widths, "pad_id": self.pad_id, "plan_dir": self.plan_dir,
-            "sample_mask": self.sample_mask,
+            "sample_mask": self.sample_mask, "dtype": self.dtype,
         }  # fmt: skip
         return reopened, (PreferenceDataset, self.split, options)
 
@@ -189,11 +200,11 @@ class PreferenceDataset(BatchDataset):
         width = self.padding.width(max(int(lengths.max(initial=1)), least))
         found = padded_rows(self.split, starts, lengths, width, pad_id=self.pad_id)
         batch = {
-            f"{prefix}input_ids": torch.from_numpy(found.ids.astype(np.int64)),
-            f"{prefix}attention_mask": torch.from_numpy(found.real.astype(np.int64)),
+            f"{prefix}input_ids": torch.from_numpy(found.ids.astype(self._dtype)),
+            f"{prefix}attention_mask": torch.from_numpy(found.real.astype(self._dtype)),
         }
         if self.labels is not None:
-            batch[f"{prefix}labels"] = torch.from_numpy(found.labels(self.labels))
+            batch[f"{prefix}labels"] = torch.from_numpy(found.labels(self.labels, self._dtype))
         return batch
 
     def _group_batch(self, taken: _Documents, rows: int, documents: Ints) -> Batch:
@@ -221,7 +232,7 @@ class PreferenceDataset(BatchDataset):
             "responses_attention_mask": answers.real.reshape(rows, group, width),
             "responses_loss_mask": answers.trained().reshape(rows, group, width),
         }  # fmt: skip
-        batch = {name: torch.from_numpy(array.astype(np.int64)) for name, array in wide.items()}
+        batch = {name: torch.from_numpy(array.astype(self._dtype)) for name, array in wide.items()}
         batch["scores"] = torch.from_numpy(scores.reshape(rows, group))
         return batch
 

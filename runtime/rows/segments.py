@@ -32,6 +32,7 @@ from ..sample_numbers import Ints
 __all__ = ["SegmentFields", "Segments", "of_windows", "segments_a_row", "too_many_segments"]
 
 _LARGEST_INT16, _LARGEST_INT32 = (1 << 15) - 1, (1 << 31) - 1
+_INT64 = np.dtype(np.int64)
 _TOKENS_A_COPY = 1024  # tokens that two passes process in the time in which one run is copied
 _MAX_TOKENS = _LARGEST_INT32  # in a batch whose cu_seqlens are int32
 
@@ -120,10 +121,10 @@ class Segments:
                 length=self.length[first:stop], document=self.document[first:stop], checked=True,
             )  # fmt: skip
 
-    def position_ids(self, out: Ints | None = None) -> Ints:
+    def position_ids(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """Return position ids, int64 [rows, seq_len]: 0, 1, 2, ... in each segment, 0 in padding.
 
-        If `out` (an array of this type and shape) is given, fill and return it.
+        If `out` (an int64 or int32 array of this shape) is given, fill and return it.
         """
         runs = self._runs
         starts = runs.begin % self.seq_len
@@ -141,7 +142,7 @@ class Segments:
             values.reshape(-1)[tokens] = 0
         return self._widened(values, out)
 
-    def _counted(self, begin: Ints, length: Ints, out: Ints | None) -> Ints:
+    def _counted(self, begin: Ints, length: Ints, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
         """Return position ids of rows without padding.
 
         A segment of `length[k]` tokens begins at token `begin[k]` of the flattened batch, and its
@@ -149,7 +150,7 @@ class Segments:
         given, fill and return it.
         """
         out = np.empty((self.rows, self.seq_len), np.int64) if out is None else out
-        numbers = _numbers(self.seq_len)
+        numbers = _numbers(self.seq_len, out.dtype)
         np.copyto(out, numbers)
         target, source = out.reshape(-1).data, numbers.data  # slices of views cost a third less
         for at, size in zip(begin.tolist(), length.tolist(), strict=True):
@@ -165,7 +166,9 @@ class Segments:
         runs = self._runs
         return self._widened(np.repeat(_narrow(runs.document), runs.length), out)
 
-    def _widened(self, values: npt.NDArray[np.integer[Any]], out: Ints | None) -> Ints:
+    def _widened(
+        self, values: npt.NDArray[np.integer[Any]], out: npt.NDArray[Any] | None
+    ) -> npt.NDArray[Any]:
         shape = self.rows, self.seq_len
         out = np.empty(shape, np.int64) if out is None else out
         np.copyto(out, values.reshape(shape))
@@ -246,8 +249,8 @@ def of_windows(
 
 
 @lru_cache(maxsize=1)  # making them takes as long as copying them into two rows
-def _numbers(count: int) -> Ints:
-    numbers = np.arange(count)
+def _numbers(count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    numbers = np.arange(count, dtype=dtype)
     numbers.flags.writeable = False
     return numbers
 
@@ -272,7 +275,7 @@ Empty = Callable[[tuple[int, ...], npt.DTypeLike], npt.NDArray[Any]]
 class SegmentFields:
     """Options for the tensors that attention kernels need, in a batch of [rows, seq_len].
 
-    - `position_ids`: int64 [rows, seq_len], from 0 in each segment; 0 in padding.
+    - `position_ids`: [rows, seq_len], of the type of the ids, from 0 in each segment; 0 in padding.
     - `doc_ids`: int64 [rows, seq_len], the document's index in its split; -1 in padding.
     - `cu_seqlens`: int32 [rows x n + 1], the cumulative lengths of the segments and gaps of padding
       (see `Segments.cu_seqlens`). The value of this option is n, the most segments that a row may
@@ -298,18 +301,25 @@ class SegmentFields:
     def __bool__(self) -> bool:
         return self.position_ids or self.doc_ids or self.cu_seqlens is not False
 
-    def tensors(self, segments: Segments, empty: Empty | None = None) -> dict[str, torch.Tensor]:
+    def tensors(
+        self,
+        segments: Segments,
+        empty: Empty | None = None,
+        *,
+        dtype: np.dtype[Any] = _INT64,
+    ) -> dict[str, torch.Tensor]:
         """Return a dict of the tensors that the options select; they share no memory.
 
-        The function `empty(shape, dtype)` allocates the arrays. By default this is `numpy.empty`; a
-        function that reuses memory takes half the time. Raise `UsageError` for a row with more
-        segments than the option `cu_seqlens` allows.
+        The argument `dtype` is the type of the ids of the batch. The function `empty(shape, dtype)`
+        allocates the arrays. By default this is `numpy.empty`; a function that reuses memory takes
+        half the time. Raise `UsageError` for a row with more segments than the option `cu_seqlens`
+        allows.
         """
         found: dict[str, torch.Tensor] = {}
         empty = empty or np.empty
         shape = segments.rows, segments.seq_len
         if self.position_ids:
-            found["position_ids"] = torch.from_numpy(segments.position_ids(empty(shape, np.int64)))
+            found["position_ids"] = torch.from_numpy(segments.position_ids(empty(shape, dtype)))
         if self.doc_ids:
             found["doc_ids"] = torch.from_numpy(segments.doc_ids(empty(shape, np.int64)))
         if self.cu_seqlens is not False:

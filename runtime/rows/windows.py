@@ -1,8 +1,9 @@
-"""Token windows: fixed-length pieces of a split's stream, as int64 tensors.
+"""Token windows: fixed-length pieces of a split's stream, as int64 or int32 tensors.
 
 Window `i` starts at token `i * stride` of the split; a window may cross the end of a shard. The ids
-of a batch are copied in their stored type (2 or 4 bytes) and then converted to int64. The dataset
-has no state for an epoch: worker processes need only the indices that they receive.
+of a batch are copied in their stored type (2 or 4 bytes) and then converted to the type of the
+batch. The dataset has no state for an epoch: worker processes need only the indices that they
+receive.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataprep.formats.read.dataset import Split
 
 from ..checks import whole_number
 from ..sample_numbers import PADDING, Indices, Ints, check_samples, sample_numbers
-from ..types import IGNORED_LABEL, Batch, BatchDataset, Labels
+from ..types import IGNORED_LABEL, Batch, BatchDataset, Labels, numpy_dtype
 from .buffer_pool import Buffers
 from .segments import SegmentFields, Segments, of_windows
 
@@ -35,11 +36,12 @@ _DOCUMENTS_AT_ONCE = 1 << 20  # most tokens in them if documents are looked up: 
 class WindowDataset(BatchDataset):
     """Map-style dataset of the windows of one split.
 
-    Each sample is a dict of int64 tensors: `input_ids` [seq_len], and `labels` [seq_len] unless
-    `labels` is None. With ``"shifted"`` labels, label `j` is the token after input `j`. A window
-    then reads `seq_len` + 1 tokens, and its last label is the token after the window.
-    ``"unshifted"`` labels equal the inputs, for models that shift labels themselves. If the dataset
-    has a loss mask, the labels of tokens not to train on are `IGNORED_LABEL`.
+    Each sample is a dict of tensors: `input_ids` [seq_len], and `labels` [seq_len] unless `labels`
+    is None. The option `dtype` is their type, torch.int64 or torch.int32. With ``"shifted"``
+    labels, label `j` is the token after input `j`. A window then reads `seq_len` + 1 tokens, and
+    its last label is the token after the window. ``"unshifted"`` labels equal the inputs, for
+    models that shift labels themselves. If the dataset has a loss mask, the labels of tokens not to
+    train on are `IGNORED_LABEL`.
 
     The option `stride` is the distance in tokens between the starts of two windows. It defaults to
     `seq_len`. Tokens after the last complete window are not used. The options `position_ids`,
@@ -67,8 +69,10 @@ class WindowDataset(BatchDataset):
         position_ids: bool = False,
         doc_ids: bool = False,
         cu_seqlens: bool | int = False,
+        dtype: torch.dtype = torch.int64,
     ) -> None:
         self.split = split
+        self.dtype, self._dtype = dtype, numpy_dtype(dtype, split)
         self.seq_len = whole_number("seq_len", seq_len, 1)
         self.stride = self.seq_len if stride is None else whole_number("stride", stride, 1)
         self.labels = labels
@@ -184,7 +188,7 @@ class WindowDataset(BatchDataset):
     ) -> Batch:
         batch = self._ids(ids, starts)
         if segments is not None:
-            batch.update(self.fields.tensors(segments, self._buffers.empty))
+            batch.update(self.fields.tensors(segments, self._buffers.empty, dtype=self._dtype))
         if real is not None:
             mask = batch["sample_mask"] = torch.from_numpy(real)
             if "labels" in batch:
@@ -226,7 +230,7 @@ class WindowDataset(BatchDataset):
         return {"input_ids": inputs, "labels": self._widen(ids[:, ahead:])}
 
     def _widen(self, ids: npt.NDArray[Any]) -> torch.Tensor:
-        wide = self._buffers.empty(ids.shape)
+        wide = self._buffers.empty(ids.shape, self._dtype)
         wide[...] = ids
         return torch.from_numpy(wide)
 

@@ -95,7 +95,7 @@ def test_too_little_for_a_batch(tmp_path: Path) -> None:
         ("stride", "; pass rows=Windows(stride=...)"),
         ("pack", "; pass rows=Packed(algorithm=...)"),
         ("weigh_by", "; pass dataset_dir=Mixture(weights, by=...)"),
-        ("dtype", "; pass rows=Embeddings(dtype=...)"),
+        ("raw", "; pass rows=Embeddings(raw=...)"),
         ("sead", ""),
     ],
 )

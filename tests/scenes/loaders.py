@@ -22,7 +22,7 @@ from dataprep.runtime.specs import (
 __all__ = ["make_loader"]
 
 _SPECS = (Windows, Packed, Documents, Preferences)
-_OF_TOKENS = {field.name for spec in _SPECS for field in fields(spec)}
+_OF_TOKENS = {field.name for spec in _SPECS for field in fields(spec)} - {"dtype"}
 _OF_ARRAYS = {spec: {field.name for field in fields(spec)} for spec in (Embeddings, Pairs)}
 _OF_MIXTURES = {field.name for field in fields(Mixture)} - {"weights"}
 
@@ -30,7 +30,7 @@ _OF_MIXTURES = {field.name for field in fields(Mixture)} - {"weights"}
 def make_loader(dataset_dir: Any, split: str, *arguments: Any, **options: Any) -> Loader:
     """Return the loader of `create_loader`, with the fields of specs among the options.
 
-    Rows without a name are those that the split was built for.
+    A `dtype` is that of `Embeddings`. Rows without a name are those that the split was built for.
     """
     rows = options.pop("rows", None)
     own = {name: options.pop(name) for name in _OF_TOKENS & set(options)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 from collections.abc import Collection
 from itertools import pairwise
@@ -71,9 +72,9 @@ def assert_equal(segments: Segments, expected: Reference) -> None:
         assert found.dtype == dtype
         assert found.flags.c_contiguous
         assert found.tolist() == wanted
-    for tokens in (0, 1 << 40):  # run by run, and all tokens at once
-        out = np.full((segments.rows, segments.seq_len), -7, np.int64)
-        with patch.object(segments_module, "_TOKENS_A_COPY", tokens):
+    for tokens, kind in itertools.product((0, 1 << 40), (np.int64, np.int32)):
+        out: Any = np.full((segments.rows, segments.seq_len), -7, kind)
+        with patch.object(segments_module, "_TOKENS_A_COPY", tokens):  # run by run, all at once
             assert segments.position_ids(out) is out
         assert out.tolist() == expected.position_ids
 
