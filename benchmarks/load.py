@@ -137,7 +137,7 @@ def shapes(bench: Bench) -> list[Figures]:
     return found
 
 
-def types(bench: Bench) -> list[Figures]:
+def types(bench: Bench) -> Figures:
     """Measure int32 against int64 in pairs: windows of every shape, and packed rows."""
     wanted: list[tuple[str, Figures, Any]] = [
         ("built", ONE, SHAPES), ("built", {}, SHAPES), ("built", FIELDS, SHAPES),
@@ -154,7 +154,7 @@ def types(bench: Bench) -> list[Figures]:
             )  # fmt: skip
             found.append({"dataset": dataset, "options": options, "batch": batch, "seq": seq}
                          | figures)  # fmt: skip
-    return found
+    return {"processor": processor(), "found": found}
 
 
 def cold(bench: Bench) -> Figures:

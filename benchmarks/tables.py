@@ -189,14 +189,15 @@ def load_types() -> str:
         "{'position_ids': True, 'cu_seqlens': True}": "ids, labels, position ids, cu_seqlens",
         "{'rows': 'packed'}": "ids and labels, packed rows",
     }  # fmt: skip
+    found = results("load")["types"]
     rows = [
         [said[str(one["options"])] + (", stored as uint32" if one["dataset"] == "uint32" else ""),
          f"{one['batch']} x {one['seq']:,}", f"{one['int64_mtok_s']:,}", f"{one['int32_mtok_s']:,}",
          f"{one['ratio']:.2f}x", f"{one['floor_ratio']:.2f}x"]
-        for one in results("load")["types"]
+        for one in found["found"]
     ]  # fmt: skip
     head = ["tensors", "batch", "int64, million tokens/s", "int32", "in pairs", "bare copies"]
-    return grid(head, rows)
+    return f"{grid(head, rows)}\n\nMeasured on {found['processor']}."
 
 
 def load_facts() -> str:
