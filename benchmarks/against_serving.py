@@ -80,6 +80,8 @@ def create(
     mixture: Mapping[str, Any] | None = None, **options: Any,
 ) -> Any:  # fmt: skip
     """Make a loader by whichever arguments `create_loader` has."""
+    if "io" in options:
+        place = dataprep.open_dataset(place, io=options.pop("io"))
     if isinstance(rows, str):
         options["rows"] = rows
     elif rows is not None and SPECS:

@@ -47,7 +47,8 @@ def make(dataset: str, batch: int, seq: int, options: Figures) -> Any:
     spec = _SPECS[others.pop("rows", "windows")](seq, **own)
     if "dtype" in others:
         others["dtype"] = getattr(torch, others["dtype"])
-    return create_loader(dataset, "train", batch, rows=spec, **others)
+    opened = open_dataset(dataset, io=others.pop("io", None))
+    return create_loader(opened, "train", batch, rows=spec, **others)
 
 
 def copies(batch: int, seq: int) -> Iterator[torch.Tensor]:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import partial
-from typing import Any, Literal, Never, get_args
+from typing import Any, Never, get_args
 
 import torch
 
@@ -62,7 +62,6 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     dp_rank: int | None = None,
     dp_size: int | None = None,
     prefetch: int = PREFETCH,
-    io: Literal["mmap", "pread"] | None = None,
     mock: bool = False,
     multiprocessing_context: str | None = None,
     **unknown: Never,
@@ -118,10 +117,6 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             rank, so that they get the same rows.
         prefetch: number of batches made ahead of time, by a thread or by all worker processes
             together. With 0, each batch is made when it is requested.
-        io: ``"mmap"``, or ``"pread"`` for file systems where memory maps are dangerous: if the
-            storage fails or a file is cut off, ``"pread"`` raises an exception, while a map ends
-            the process (SIGBUS). None: ``"pread"`` on network file systems and FUSE, else
-            ``"mmap"``.
         mock: return batches of the same shapes from memory, to measure what loading costs.
         multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"`` for the workers.
 
@@ -158,8 +153,8 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     if isinstance(dataset_dir, Mixture):
         return mixed_loader(
             make_loader, partial(_open_split, spec, sample_mask=end == "pad"),
-            dataset_dir.weights, split, seed=given_seed or 0, shuffle=shuffle, io=io,
-            by=dataset_dir.by, source_ids=dataset_dir.source_ids, skip=_skips_by_source(skip),
+            dataset_dir.weights, split, seed=given_seed or 0, shuffle=shuffle, by=dataset_dir.by,
+            source_ids=dataset_dir.source_ids, skip=_skips_by_source(skip),
             weights_changed=dataset_dir.weights_changed,
             mixed_tokenizers=dataset_dir.mixed_tokenizers,
         )  # fmt: skip
@@ -168,7 +163,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             "is for several datasets with weights", where="skip",
             remedy='Pass the samples alone, or give weights: {"prose": 0.7, "code": 0.3}.',
         )  # fmt: skip
-    data = open_data(dataset_dir, io)
+    data = open_data(dataset_dir)
     samples = open_rows(data, split, spec, seed=given_seed, sample_mask=end == "pad")
     _warn_of_unread(samples)
     own_seed = samples.seed if isinstance(samples, PairDataset) else given_seed or 0
@@ -179,7 +174,8 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
 def _unknown_argument(name: str) -> TypeError:
     """Return the error for the unknown argument `name`.
 
-    Its message names the specs that have an option of this name.
+    Its message names the specs that have an option of this name. The option `io` is one of
+    `open_dataset`.
     """
     option = _NAMES_IN_SPECS.get(name, name)
     given = {f"rows={spec.__name__}": spec for spec in get_args(RowSpec)}
@@ -188,6 +184,8 @@ def _unknown_argument(name: str) -> TypeError:
         f"{call}({'weights, ' if spec is Mixture else ''}{option}=...)"
         for call, spec in given.items() if option in {field.name for field in fields(spec)}
     ]  # fmt: skip
+    if name == "io":
+        calls = ["dataset_dir=open_dataset(path, io=...)"]
     hint = f"; pass {' or '.join(calls)}" if calls else ""
     return TypeError(f"create_loader() got an unexpected keyword argument {name!r}{hint}")
 

@@ -7,7 +7,7 @@ import reprlib
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dataprep.formats.errors import UsageError, naming_dataset
 from dataprep.formats.read.arrays import ArrayData, open_arrays
@@ -22,11 +22,10 @@ DatasetLike = str | Path | Dataset | ArrayData | PairData
 """The path of a dataset, or an open dataset."""
 
 
-def open_tokens(place: Any, io: Literal["mmap", "pread"] | None) -> Dataset:
+def open_tokens(place: Any) -> Dataset:
     """Return the open dataset of tokens for `place`, a path or a dataset that is already open.
 
-    A path is opened with `io`, and the errors of `open_dataset` are raised. Raise `UsageError` for
-    any other value, and for an open dataset that was opened with a different `io`.
+    Raise `UsageError` for any other value, and the errors of `open_dataset`.
     """
     if (
         isinstance(place, list | tuple)
@@ -46,37 +45,21 @@ def open_tokens(place: Any, io: Literal["mmap", "pread"] | None) -> Dataset:
             where="dataset_dir",
             remedy="Samples in memory are served by UniversalDataModule or DataLoaderBuilder.",
         )
-    if not isinstance(place, Dataset):
-        return open_dataset(place, io=io)
-    _check_io(place, io)
-    return place
+    return place if isinstance(place, Dataset) else open_dataset(place)
 
 
-def open_data(
-    place: DatasetLike, io: Literal["mmap", "pread"] | None = None
-) -> Dataset | ArrayData | PairData:
+def open_data(place: DatasetLike) -> Dataset | ArrayData | PairData:
     """Return the open dataset, of any kind, for `place`, a path or a dataset that is already open.
 
-    A path is opened with `io`, and the errors of `open_dataset` are raised. Raise `UsageError` for
-    any other value, and for an open dataset that was opened with a different `io`.
+    Raise `UsageError` for any other value, and the errors of `open_dataset`.
     """
     if isinstance(place, ArrayData | PairData):
-        _check_io(place, io)
         return place
     named = naming_dataset(place) if isinstance(place, str | Path) else nullcontext()
     with named:
         try:
-            return open_tokens(place, io)
+            return open_tokens(place)
         except UsageError as error:
             if error.code != "E_KIND":
                 raise
-        return open_arrays(str(place), io=io)
-
-
-def _check_io(dataset: Dataset | ArrayData | PairData, io: str | None) -> None:
-    """Raise `UsageError` if `io` is given and `dataset` was opened with a different `io`."""
-    if io is not None and io != dataset.io:
-        raise UsageError(
-            f"the dataset was opened with io={dataset.io!r}", where="io",
-            remedy=f"Open it with io={io!r}, or give its path.",
-        )  # fmt: skip
+        return open_arrays(str(place))

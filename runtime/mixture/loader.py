@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +47,6 @@ def mixed_loader(
     *,
     seed: int,
     shuffle: Shuffle | bool,
-    io: Literal["mmap", "pread"] | None = None,
     by: By = "samples",
     source_ids: bool = False,
     skip: Mapping[Any, Iterable[int] | Skips | None] | None = None,
@@ -71,7 +70,7 @@ def mixed_loader(
     parts = {}
     for name, place in named.items():
         with naming_dataset(name):
-            parts[name] = make(open_tokens(place, io).split(split))
+            parts[name] = make(open_tokens(place).split(split))
     _equal_rooms(parts)
     samples = MixtureDataset(parts, source_ids=source_ids, mixed_tokenizers=mixed_tokenizers)
     # The mean of documents costs reading all lengths: only if the order depends on it.

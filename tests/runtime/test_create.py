@@ -96,6 +96,7 @@ def test_too_little_for_a_batch(tmp_path: Path) -> None:
         ("pack", "; pass rows=Packed(algorithm=...)"),
         ("weigh_by", "; pass dataset_dir=Mixture(weights, by=...)"),
         ("raw", "; pass rows=Embeddings(raw=...)"),
+        ("io", "; pass dataset_dir=open_dataset(path, io=...)"),
         ("sead", ""),
     ],
 )

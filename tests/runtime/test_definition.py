@@ -96,7 +96,6 @@ CHANGES_NO_SAMPLE: dict[str, tuple[dict[str, Any], Any]] = {
     "dp_rank": ({"dp_rank": 0, "dp_size": 2}, 1),
     "dp_size": ({"dp_rank": 0, "dp_size": 1}, 2),
     "prefetch": ({}, 0),
-    "io": ({}, "pread"),
     "multiprocessing_context": (WORKERS, "spawn"),
     "preload": (of("pairs"), True),
     "device": (of("pairs"), "cpu"),

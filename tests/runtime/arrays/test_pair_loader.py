@@ -383,8 +383,6 @@ def test_clusters_and_open_data(path: Path) -> None:
             assert found == {1, 3}
         datasets = [loader.dataset_obj for loader in loaders]
         assert [getattr(d, "tables") for d in datasets] == [pairs.tables] * 2  # noqa: B009
-        with pytest.raises(UsageError, match="opened with io='mmap'"):
-            make_loader(pairs, "train", 4, io="pread")
         with pytest.raises(UsageError, match="pairs") as caught:
             make_loader(pairs, "train", 4, fields=["a"])
         assert caught.value.where == "rows"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dataprep.formats.errors import DataprepError, IntegrityError, StorageError
+from dataprep.formats.read import directory
 from dataprep.formats.read.dataset import open_dataset
 from dataprep.runtime.mixture.dataset import MixtureDataset
 from dataprep.runtime.rows.windows import WindowDataset
@@ -64,9 +65,10 @@ def test_opening_names_the_dataset(damage: Any, file: str, code: str, capsys: An
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_reading_names_the_dataset(workers: int) -> None:
-    """A file that is cut off while it is read, with and without workers."""
-    loader = make(io="pread", num_workers=workers)
+def test_reading_names_the_dataset(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is cut off while it is read without a map, with and without workers."""
+    monkeypatch.setattr(directory, "is_remote", lambda _: True)
+    loader = make(num_workers=workers)
     cut(Path("b", TOKENS))
     with pytest.raises((IntegrityError, StorageError)) as caught:
         list(itertools.islice(loader, 50))
