@@ -8,7 +8,8 @@ medians of the runs; `one_core` and `all_cores` are of whole processes, start-up
 the tokenizer libraries included, `in_process` is of the work alone, as it counts for large data.
 Verify and the floor run in turn (A B A B ...) on the same core, so a machine whose speed drifts
 does not favour either. The floor is a bare loop: it reads every file and computes the SHA-256 of
-each and the CRC-32 of each MiB, without any comparison or other check. Results:
+each and the CRC-32 of each MiB, without any comparison or other check. `workers` compares one
+worker with one for each core, also in turn: whole processes, and the work alone. Results:
 benchmarks/results/verify.json.
 """
 
@@ -44,7 +45,8 @@ wall, cpu = time.perf_counter() - began[0], time.process_time() - began[1]
 peak = int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
 print(json.dumps({{"wall_s": wall, "cpu_s": cpu, "peak_mib": peak}}))
 """
-LIBRARY = "assert verify(sys.argv[1]).ok"
+LIBRARY = "assert verify(sys.argv[1], workers={workers}).ok"
+IMPORT = "from dataprep.formats.verify.verify import verify"
 FLOOR = """
 import hashlib, os, sys, zlib
 buffer = bytearray(1 << 20)
@@ -78,9 +80,14 @@ def size_of(dataset: Path) -> int:
     return sum(path.stat().st_size for path in dataset.rglob("*") if path.is_file())
 
 
-def verify(dataset: Path, level: str) -> list[str]:
+def verify(dataset: Path, level: str, *options: str) -> list[str]:
     """Return the command that a user types."""
-    return [PROGRAM, "verify", str(dataset), "--level", level, "--quiet"]
+    return [PROGRAM, "verify", str(dataset), "--level", level, "--quiet", *options]
+
+
+def library(dataset: Path, workers: int | None = None) -> list[str]:
+    """Return a program that verifies as a library does."""
+    return timed(LIBRARY.format(workers=workers), dataset, IMPORT)
 
 
 def floor(dataset: Path) -> list[str]:
@@ -141,6 +148,17 @@ def against_floor(ours: list[str], bare: list[str], size: int, runs: int) -> Fig
     return figures
 
 
+def one_and_all(commands: dict[str, list[str]], size: int, runs: int) -> Figures:
+    """Measure with one worker and with all on all cores; their ratio is the median of the pairs."""
+    found = in_turn(commands, 0, runs)
+    one, all_ = found.values()
+    ratios = [a["wall_s"] / b["wall_s"] for a, b in zip(one, all_, strict=True)]
+    return {
+        **{f"workers_{count}": medians(some, size) for count, some in found.items()},
+        "speed_ratio_wall": round(statistics.median(ratios), 2),
+    }
+
+
 def levels(dataset: Path, size: int, cores: int, runs: int) -> Figures:
     """Measure each level."""
     found = in_turn({level: verify(dataset, level) for level in LEVELS}, cores, runs)
@@ -151,6 +169,7 @@ def run(dataset: Path, runs: int) -> Figures:
     """Measure all parts and print, or write, the results."""
     size = size_of(dataset)
     manifest = json.loads((dataset / "config.json").read_bytes())
+    counts = ("1", str(len(os.sched_getaffinity(0))))
     return {
         "machine": {
             "processor": processor(),
@@ -166,14 +185,17 @@ def run(dataset: Path, runs: int) -> Figures:
             "files": len(manifest["files"]) + 1,
             "tokens": sum(split["tokens"] for split in manifest["splits"].values()),
         },
-        "in_process": against_floor(
-            timed(LIBRARY, dataset, "from dataprep.formats.verify.verify import verify"),
-            timed(FLOOR, dataset), size, runs,
-        ),
+        "in_process": against_floor(library(dataset), timed(FLOOR, dataset), size, runs),
         "one_core": against_floor(verify(dataset, "full"), floor(dataset), size, runs),
         "one_core_levels": levels(dataset, size, 1, runs),
         "all_cores_levels": levels(dataset, size, 0, runs),
-    }  # fmt: skip
+        "workers": {
+            "in_process": one_and_all({n: library(dataset, int(n)) for n in counts}, size, runs),
+            "command": one_and_all(
+                {n: verify(dataset, "full", "--workers", n) for n in counts}, size, runs
+            ),
+        },
+    }
 
 
 def main() -> None:

@@ -32,6 +32,7 @@ SHOWN_FINDINGS = 20  # one screen; --json has them all
     epilog=f"""{EPILOG_START}
   dataprep verify shards
   dataprep verify shards --level stat
+  dataprep verify shards --workers 2              # on a machine that others use too
   dataprep verify shards --expect sha256:DIGEST   # what an earlier verify printed
 
 \b
@@ -48,11 +49,16 @@ In a pipeline:
     "--expect", metavar="sha256:DIGEST",
     help="Also require that this is the dataset whose config.json has this SHA-256.",
 )  # fmt: skip
+@click.option(
+    "--workers", type=int, metavar="N", show_default="one per core",
+    help="Threads that read and check files. The report is the same for any number.",
+)  # fmt: skip
 @output_options
 @click.pass_context
 def command(
-    ctx: click.Context, *, path: Path, level: Level, expect: str | None, as_json: bool, quiet: bool
-) -> None:
+    ctx: click.Context, *, path: Path, level: Level, expect: str | None, workers: int | None,
+    as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
     """Check that a dataset is, byte for byte, what was built.
 
     PATH is a directory made by `dataprep build`. Exit codes: 0 if nothing is wrong; 3 if a file
@@ -61,7 +67,7 @@ def command(
     known, the bytes and the row.
     """
     began = time.perf_counter()
-    report = _verify(path, level, expect, quiet=quiet)
+    report = _verify(path, level, expect, workers, quiet=quiet)
     for line in _finding_lines(report):
         output.message(line)
     if as_json:
@@ -71,7 +77,9 @@ def command(
     ctx.exit(report.exit_code)
 
 
-def _verify(path: Path, level: Level, expect: str | None, *, quiet: bool) -> VerifyReport:
+def _verify(
+    path: Path, level: Level, expect: str | None, workers: int | None, *, quiet: bool
+) -> VerifyReport:
     """Check the files, then the installed tokenizer libraries, and return one report for both.
 
     The libraries are checked only if the dataset holds tokens, no fault was found in its files, and
@@ -81,8 +89,8 @@ def _verify(path: Path, level: Level, expect: str | None, *, quiet: bool) -> Ver
 
     from .progress import byte_progress
 
-    with byte_progress("verifying", quiet=quiet) as show, naming_options("expect"):
-        report = verify(path, level, expect=expect, progress=show)
+    with byte_progress("verifying", quiet=quiet) as show, naming_options("expect", "workers"):
+        report = verify(path, level, expect=expect, workers=workers, progress=show)
     if report.kind != "tokens" or level == "stat" or not report.ok:
         return report
     from dataprep.pipeline.tokenize.probes import check_probes

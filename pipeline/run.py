@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from dataprep.formats.cores import available_cores
 from dataprep.formats.errors import (
     BusyError,
     DataprepError,
@@ -58,7 +59,6 @@ from .kinds import (
 from .plan.plan import PLAN_NAME
 from .progress import Profile, Progress, ProgressCallback
 from .read.child_process import reading_apart
-from .read.process_limits import available_cores
 from .read.sources import Source
 from .report import BuildReport
 from .staging.checkpoints import finished_units, load_result

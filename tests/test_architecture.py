@@ -26,7 +26,7 @@ LAYERS: dict[str, list[tuple[str, ...]]] = {
         ("manifest",),
         ("files",),
         ("storage", "library_errors"),
-        ("checksums", "canonical"),
+        ("checksums", "canonical", "cores"),
         ("errors",),
     ],
     "pipeline": [

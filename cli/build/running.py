@@ -119,8 +119,8 @@ def _likely_workers(options: BuildOptions | ChatOptions) -> int:
     The number is 0 if the work is probably too small to be divided among workers, or if the output
     directory already holds a finished dataset that will not be overwritten.
     """
+    from dataprep.formats.cores import available_cores
     from dataprep.pipeline.execute.launch import likely_units
-    from dataprep.pipeline.read.process_limits import available_cores
 
     if (options.out / "config.json").exists() and not options.overwrite:
         return 0

@@ -71,7 +71,8 @@ def array_plan(manifest: ArrayManifest) -> VerifyPlan:
 
 
 def _check(manifest: ArrayManifest, run: Verification, others: Sequence[Task]) -> None:
-    alone: list[Task] = [partial(check_row_splits, run, manifest)]
+    sound_bytes = sum(entry.bytes for name, entry in run.files.items() if run.sound(name))
+    alone: list[Task] = [partial(check_row_splits, run, manifest, sound_bytes)]
     for name, entry in manifest.arrays.items():
         if name == _OFFSETS and manifest.pairs is not None:
             sizes = pair_sizes(manifest.arrays, manifest.rows)

@@ -45,8 +45,6 @@ __all__ = [
 
 ProgressCallback = Callable[[int, int], None]
 Task = Callable[[], int | None]
-_HASH_BYTES = 256 << 10  # read and hashed while the processor's cache still holds them
-_MAX_THREADS = 8
 _QUICK_BYTES = 1 << 20  # smaller datasets are read before threads have started
 
 
@@ -58,7 +56,7 @@ class Verification:
     """State of one verification, shared by its checks in several threads.
 
     `files` are the entries of all files in the manifest, in the order of the manifest and of
-    crc32.npy. `hashing` is true if hashes are checked.
+    crc32.npy. `hashing` is true if hashes are checked. `workers` is the number of threads.
     """
 
     def __init__(
@@ -67,10 +65,12 @@ class Verification:
         files: Sequence[FileEntry],
         *,
         hashing: bool,
+        workers: int,
         progress: ProgressCallback | None,
     ) -> None:
         self.directory = directory
         self.hashing = hashing
+        self.workers = workers
         self.findings = Findings()
         self.notes: list[str] = []
         self.files = {entry.name: entry for entry in files}
@@ -201,10 +201,11 @@ class Reader:
         try:
             while self.read():
                 pass
-            found = list(self._hashes.findings(self._read_again))
-            for finding in found:
+            sound = True
+            for finding in self._hashes.findings(self._read_again):
                 self._run.findings.add(finding)
-            if not found:
+                sound = False
+            if sound:
                 self._store_content(self._hashes.table)
         except DataprepError as error:
             self._run.findings.add_error(error, self.name)
@@ -230,7 +231,7 @@ class Reader:
         view = memoryview(self._buffer)[: min(limit, self.size - self.at)]
         filled = 0
         while filled < len(view):
-            piece = view[filled : filled + _HASH_BYTES]
+            piece = view[filled:]
             count = self._readinto(piece)
             if not count:
                 self._failed = True
@@ -407,21 +408,16 @@ class VerifyPlan:
 def run_tasks(tasks: Sequence[Task], run: Verification) -> list[int | None]:
     """Run `tasks` and return their results in the same order.
 
-    If the files are large, the tasks run in threads, at most one for each core.
+    If the files are large, `run.workers` tasks run at the same time, each in a thread. A result or
+    a finding must not depend on whether another of `tasks` has ended.
     """
-    if run.total <= _QUICK_BYTES:
+    workers = min(run.workers, len(tasks))
+    if workers <= 1 or run.total <= _QUICK_BYTES:
         return [task() for task in tasks]
-    with ThreadPoolExecutor(min(_MAX_THREADS, _cores()), "dataprep-verify") as pool:
+    with ThreadPoolExecutor(workers, "dataprep-verify") as pool:
         try:
             return [future.result() for future in [pool.submit(task) for task in tasks]]
         except BaseException:
             run.stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-
-
-def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1

@@ -7,6 +7,7 @@ It also has the range of damaged bytes, if this is known.
 from __future__ import annotations
 
 import threading
+from bisect import insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,7 +72,11 @@ class Refused(Exception):  # noqa: N818 (control flow inside one check, never se
 
 
 class Findings:
-    """Thread-safe collection of the first `limit` findings, with the number of further findings."""
+    """Thread-safe collection of the first `limit` findings, with the number of further findings.
+
+    The findings are sorted by file and byte. Which of them are kept, and their order, do not depend
+    on the order in which they are added.
+    """
 
     def __init__(self, limit: int = MAX_FINDINGS) -> None:
         self._limit = limit
@@ -81,12 +86,12 @@ class Findings:
         self.dropped = 0
 
     def add(self, finding: Finding) -> None:
-        """Add `finding`. If there are `limit` findings already, only count it."""
+        """Add `finding`. If there are more than `limit` findings then, drop the last one."""
         with self._lock:
             self._files.add(finding.file)
-            if len(self._found) < self._limit:
-                self._found.append(finding)
-            else:
+            insort(self._found, finding, key=_place)
+            if len(self._found) > self._limit:
+                self._found.pop()
                 self.dropped += 1
 
     def add_error(self, error: DataprepError | Refused, file: str) -> None:
@@ -110,10 +115,14 @@ class Findings:
             return file in self._files
 
     def sorted(self) -> tuple[Finding, ...]:
-        """Return the findings sorted by file and byte. The order is the same in every run."""
+        """Return the findings, sorted by file and byte."""
         with self._lock:
-            found = list(self._found)
-        return tuple(sorted(found, key=lambda one: (one.file, one.start or 0, one.code)))
+            return tuple(self._found)
+
+
+def _place(finding: Finding) -> tuple[str, int, str, str]:
+    """Return the key by which findings are sorted."""
+    return finding.file, finding.start or 0, finding.code, finding.problem
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,6 +32,7 @@ from typing import get_args
 
 import msgspec
 
+from ..cores import available_cores
 from ..errors import DataprepError, InputError, StorageError, UsageError
 from ..files.other_layouts import refuse_other_layout
 from ..files.paths import local_path
@@ -63,6 +64,7 @@ def verify(
     level: Level = "full",
     *,
     expect: str | None = None,
+    workers: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> VerifyReport:
     """Compare the dataset in the directory `path` with its manifest, and return the report.
@@ -77,13 +79,16 @@ def verify(
         >>> report.ok, len(report.findings)                       # doctest: +SKIP
         (True, 0)
     """
-    _check_arguments(level, expect)
+    _check_arguments(level, expect, workers)
     directory = local_path(path)
     _check_directory(directory)
     data = common.read(directory)
     manifest = _parse(data)
     plan = _plan(manifest)
-    run = Verification(directory, plan.files, hashing=level == "full", progress=progress)
+    run = Verification(
+        directory, plan.files, hashing=level == "full", workers=workers or available_cores(),
+        progress=progress,
+    )  # fmt: skip
     digest = hashlib.sha256(data).hexdigest()
     _check_pin(run, digest, expect)
     ignored = _check_listing(run, plan)
@@ -134,7 +139,7 @@ def _only_hashes(run: Verification, others: Sequence[Task]) -> None:
     run_tasks(others, run)
 
 
-def _check_arguments(level: str, expect: str | None) -> None:
+def _check_arguments(level: str, expect: str | None, workers: int | None) -> None:
     if level not in get_args(Level):
         raise UsageError(f"must be stat, structure or full, got {level!r}", where="level")
     if expect is not None and not _PIN.fullmatch(expect):
@@ -142,6 +147,8 @@ def _check_arguments(level: str, expect: str | None) -> None:
             f"must be sha256: and 64 hex digits, got {expect!r}", where="expect",
             remedy="Copy it from the output of an earlier `dataprep verify`.",
         )  # fmt: skip
+    if workers is not None and workers < 1:
+        raise UsageError("must be at least 1", where="workers")
 
 
 def _check_directory(directory: Path) -> None:

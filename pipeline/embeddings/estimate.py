@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dataprep.formats.cores import available_cores
 from dataprep.formats.files import npy
 from dataprep.formats.storage import free_bytes
 
-from ..read.process_limits import available_cores
 from .assemble import LINK_BYTES
 from .options import PROVENANCE, scale_name
 from .plan import EmbeddingPayload

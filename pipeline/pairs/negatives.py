@@ -26,10 +26,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dataprep.formats.cores import available_cores
 from dataprep.formats.errors import InputError
 
 from ..embeddings.convert import unit
-from ..read.process_limits import available_cores
 from ..staging.checkpoints import Checkpoints
 from .clusters import Clustering
 from .csr import Ints, RowSets, flat_positions, row_sets

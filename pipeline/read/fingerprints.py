@@ -20,11 +20,11 @@ from typing import BinaryIO
 
 import xxhash
 
+from dataprep.formats.cores import available_cores
 from dataprep.formats.errors import InputError
 from dataprep.formats.storage import storage_errors
 
 from .huggingface import hf_files
-from .process_limits import available_cores
 from .sources import Source, check_unchanged
 
 __all__ = [

@@ -38,7 +38,6 @@ __all__ = [
     "SECONDS_VARIABLE",
     "Activity",
     "Watch",
-    "available_cores",
     "end_with_parent",
     "end_without_reader",
     "limited_memory",
@@ -73,13 +72,6 @@ class Activity(NamedTuple):
     stop: int
     line: int | None
     offset: int
-
-
-def available_cores() -> int:
-    """Return the number of processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def end_with_parent(parent: int, pipe: int) -> None:

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dataprep.formats.cores import available_cores
 from dataprep.formats.storage import free_bytes
 
 from ..commit.shards import JOIN_BELOW_BYTES, SMALL_PART
 from ..plan.splits import exact_sizes, ordered_names, split_notes
-from ..read.process_limits import available_cores
 from ..tokenize.engines import naming
 from .prepare import TokenPrepared
 

@@ -12,13 +12,13 @@ reserved for the trainer.
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
 
+from dataprep.formats.cores import available_cores
 from dataprep.formats.errors import require
 
 __all__ = ["Advice", "Work", "processors", "suggest_workers"]
@@ -42,10 +42,7 @@ def processors() -> int:
     CPU affinity and the quota of the container can make this number smaller than
     `os.cpu_count()`, the number of processors of the machine.
     """
-    try:
-        allowed = len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS, Windows
-        allowed = os.cpu_count() or 1
+    allowed = available_cores()
     try:
         quota, period = _QUOTA.read_text().split()
         return max(1, min(allowed, math.ceil(int(quota) / int(period))))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ import pytest
 from dataprep.cli import main
 from dataprep.formats.read.dataset import open_dataset
 from tests.scenes.datasets import make_dataset, random_split
+from tests.scenes.runner import COMMAND, environment, run_here, without_privilege
 
 LEVELS = ("stat", "structure", "full")
 
@@ -174,3 +178,79 @@ def test_a_link_is_named_as_one(dataset: Path, capsys: pytest.CaptureFixture[str
     path.unlink()
     shutil.copyfile(aside, path)
     assert main.run(["verify", str(dataset)]) == 0
+
+
+# Workers
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_output_is_the_same_for_any_number_of_workers(
+    dataset: Path, damaged: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Text but for the time, JSON, --quiet, and the exit code."""
+    if damaged:
+        for name in ("tokens-00001.bin", "docs-00000.npy", "source-00001.npy"):
+            flip(dataset / "train" / name)
+    found = set()
+    for workers in ("1", "2", "4"):
+        for options in ([], ["--json"], ["--quiet"]):
+            done = run_here(capsys, "verify", dataset, "--workers", workers, *options)
+            said = re.sub(r"[\d.,]+ m?s\)", "", done.stdout)
+            found.add((tuple(options), done.returncode, said, done.stderr))
+    assert len(found) == 3
+    assert {code for _, code, _, _ in found} == {3 if damaged else 0}
+
+
+def test_no_workers_are_a_mistake(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names the option, as it was typed."""
+    done = run_here(capsys, "verify", dataset, "--workers", "0")
+    assert done.returncode == 2
+    assert "error[E_USAGE] --workers: must be at least 1" in done.stderr
+
+
+@pytest.mark.parametrize("workers", ["1", "4"])
+def test_files_that_may_not_be_read(dataset: Path, workers: str) -> None:
+    """Exit code 4 and a line for each, in the order of their names."""
+    names = ["train/docs-00001.npy", "train/tokens-00000.bin", "train_idx.pt"]
+    for name in names:
+        (dataset / name).chmod(0)
+    done = subprocess.run(
+        [*without_privilege(), *COMMAND, "verify", str(dataset), "--workers", workers],
+        env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 4
+    lines = done.stderr.splitlines()
+    assert [line.partition(": error[E_DENIED] ")[2].partition(":")[0] for line in lines] == names
+
+
+SLOW = """
+import sys, time
+from dataprep.formats.verify import reader
+real = reader.Reader._readinto
+def slow(self, view):
+    print(flush=True)
+    time.sleep(0.05)
+    return real(self, view[:64])
+reader.Reader._readinto, reader._QUICK_BYTES = slow, 0
+from dataprep.cli.entry import main
+main()
+"""
+
+
+@pytest.mark.parametrize("workers", ["1", "2", "8"])
+def test_an_interrupt_ends_it(tmp_path: Path, workers: str) -> None:
+    """Ctrl-C while files are read: exit code 130 at once, one line, no traceback."""
+    path = make_dataset(tmp_path / "many", {"train": random_split([[20]] * 200)})
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW, "verify", str(path), "--workers", workers],
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        for _ in range(20):
+            process.stdout.readline()
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=30)[1]
+        assert time.monotonic() - began < 3
+    assert process.returncode == 130
+    assert re.fullmatch(r"dataprep: error\[E_INTERRUPTED\] stopped before the end\. .+\n", said)

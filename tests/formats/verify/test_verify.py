@@ -106,7 +106,7 @@ def test_an_interrupt_stops_the_threads(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        verify(path, progress=interrupt)
+        verify(path, workers=2, progress=interrupt)
     assert names[0].startswith("dataprep-verify") != quick
     assert len(names) < 50  # of the 100 shards, most were not begun
     assert not [one for one in threading.enumerate() if one.name.startswith("dataprep-verify")]
