@@ -18,7 +18,7 @@ from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.files.index_file import write_index
 from dataprep.formats.manifest.tokens import CONFIG_NAME, RecordCounts
 from dataprep.formats.read.arrays import open_arrays
-from dataprep.formats.read.dataset import open_dataset
+from dataprep.formats.read.dataset import Dataset, open_dataset
 from dataprep.formats.read.open_files import ReadBy
 from dataprep.formats.verify.verify import verify
 from dataprep.pipeline.commit import shards as layout
@@ -91,9 +91,9 @@ def remove(path: Path, split: str, ids: list[int], read: int) -> None:
     reseal(path, change)
 
 
-def served(path: Path, **options: Any) -> list[list[int]]:
+def served(place: Path | Dataset) -> list[list[int]]:
     """The ids of all windows of train, in their order."""
-    loader = create_loader(path, "train", 2, seq_len=8, drop_last=False, **options)
+    loader = create_loader(place, "train", 2, seq_len=8, drop_last=False)
     return [row for batch in loader for row in batch["input_ids"].tolist()]
 
 
@@ -224,8 +224,8 @@ def test_files_in_two_folders(dataset: Path, io: ReadBy) -> None:
     nest(dataset)
     assert (dataset / "train" / "0001" / "tokens-00001.bin").is_file()
     assert [verify(dataset, level).findings for level in LEVELS] == [()] * 3
-    assert served(dataset, io=io) == before
     with open_dataset(dataset, io=io) as opened:
+        assert served(opened) == before
         assert opened.split("val").document(1).tolist()
 
 
