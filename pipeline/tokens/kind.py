@@ -68,8 +68,12 @@ class EarlyTokenizer:
         return np.array(ids, np.uint32), np.array(offsets, np.int64)
 
     def finish(self) -> None:
-        """Have the worker load everything else that units need."""
-        self._workers.load(_encoded(Ready()))
+        """Have the worker load everything else that units need, if several workers will share it.
+
+        A single worker loads it itself, while the coordinator checks the engine.
+        """
+        if self._workers.count > 1:
+            self._workers.load(_encoded(Ready()))
 
 
 def _encoded(request: Request) -> bytes:
