@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,20 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "build.json"
 PEERS = ("megatron", "datatrove", "litdata", "hf_datasets", "mds")
 TOKENIZERS = ("gpt2", "qwen2_5", "mistral_v3")
+SIZES = (
+    ("docs_en", 700, "gpt2"),
+    ("docs_en", 300, "gpt2"),
+    ("books_en", 300, "gpt2"),
+    ("code_python", 100, "gpt2"),
+    ("docs_en", 39, "gpt2"),
+    ("xquad_multi", 59, "gpt2"),
+    ("docs_en", 300, "cl100k_base"),
+    ("docs_en", 300, "olmo_dolma2"),
+    ("docs_en", 300, "qwen2_5"),
+    ("docs_en", 300, "mistral_v3"),
+    ("docs_en", 39, "qwen2_5"),
+)
+"""Corpora, megabytes and tokenizers of the comparison with the one-liner by size."""
 REFERENCE_TOKENIZERS = ("t5_small", "bert_base_uncased")
 FLOOR = """
 import sys, gigatoken, awkward, numpy
@@ -65,10 +79,12 @@ tokenizer.encode_batch_fast(texts, add_special_tokens=False)
 Figures = dict[str, Any]
 
 
-def make_corpus(data: Path, path: Path, megabytes: float) -> int:
-    """Repeat docs_en and books_en with distinct ids; return the size in bytes."""
+def make_corpus(
+    data: Path, path: Path, megabytes: float, names: Iterable[str] = ("docs_en", "books_en")
+) -> int:
+    """Repeat the corpora `names` with distinct ids; return the size in bytes."""
     lines: list[bytes] = []
-    for name in ("docs_en", "books_en"):
+    for name in names:
         lines += (data / "corpora" / f"{name}.jsonl").read_bytes().rstrip(b"\n").split(b"\n")
     records = [json.loads(line) for line in lines]
     size = number = 0
@@ -171,6 +187,28 @@ def engines(runner: Runner, corpus: Path, data: Path, size: int, runs: int) -> F
         runner, ours(corpus, None), floor(corpus, built_in, "uint16"), size, runs
     )
     found["built-in"] = {"dataprep": ours_, "one_liner": floor_, "speed_ratio": ratio}
+    return found
+
+
+def sizes(runner: Runner, data: Path, runs: int, chosen: Iterable[str]) -> list[Figures]:
+    """Compare with the floor, for several corpora, sizes and tokenizers."""
+    found = []
+    for name, megabytes, tokenizer in SIZES:
+        if chosen and not set(chosen) & {name, str(megabytes), tokenizer}:
+            continue
+        corpus = runner.scratch / f"{name}_{megabytes}.jsonl"
+        size = make_corpus(data, corpus, megabytes, [name])
+        path = str(data / "tokenizers" / tokenizer / "tokenizer.json")
+        dtype = "uint16" if tokenizer in {"gpt2", "mistral_v3"} else "uint32"
+        ours_, floor_, ratio = compare(
+            runner, ours(corpus, path), floor(corpus, path, dtype), size, runs
+        )
+        corpus.unlink()
+        figures = {"dataprep": ours_, "one_liner": floor_, "speed_ratio": ratio}
+        found.append(
+            {"corpus": name, "megabytes": round(size / 1e6), "tokenizer": tokenizer, **figures}
+        )
+        print(name, megabytes, tokenizer, ours_["wall_s"], floor_["wall_s"], ratio, flush=True)
     return found
 
 
@@ -285,8 +323,9 @@ def main() -> None:
     parser.add_argument(
         "--only",
         nargs="*",
-        default=["engines", "reference", "workers", "memory", "document", "tiny", "peers"],
+        default=["engines", "reference", "workers", "memory", "document", "tiny", "sizes", "peers"],
     )
+    parser.add_argument("--sizes", nargs="*", default=[], help="words of the rows of sizes")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
@@ -317,6 +356,7 @@ def run(arguments: argparse.Namespace, scratch: Path) -> Iterator[Figures]:
         "memory": lambda: memory(runner, data, gpt2, arguments.memory),
         "document": lambda: large_document(runner, gpt2, arguments.document_megabytes),
         "tiny": lambda: tiny(runner, runs),
+        "sizes": lambda: sizes(runner, data, runs, arguments.sizes),
     }
     few = scratch / "few.jsonl"
     few_bytes = make_corpus(data, few, arguments.reference_megabytes)
