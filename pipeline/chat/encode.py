@@ -21,13 +21,8 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import DataprepError, IncompatibleError
 
-from ..tokenize.engines import (
-    TOKENIZERS,
-    Encoded,
-    Encoder,
-    encoding_errors,
-    load_reference,
-)
+from ..tokenize.engines import TOKENIZERS, Encoder
+from ..tokenize.reference import Encoded, encoding_errors, load_reference
 from ..tokenize.special_tokens import literal_config, special_tokens, vocab_size
 from ..tokenize.stored_tokens import EncodingSettings
 from .render.marked_texts import Marked, MarkedTexts

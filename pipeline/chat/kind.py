@@ -24,7 +24,6 @@ class ChatKind(TokenBuild[ChatPrepared]):
 
     name = "chat"
     address = ChatTasks.address
-    literal = False
 
     def survey(self, options: ChatOptions) -> ChatSurvey:
         """Return the inputs and the template that `options` name."""

@@ -43,6 +43,7 @@ from ..tokens.prepare import (
     files_of,
     gate_texts,
     ready_encoder,
+    reference_of,
     splitting_of,
     synced,
 )
@@ -150,11 +151,13 @@ def prepare_chat(
     if sampled is None:
         sampled = take_chat_sample(request)
     probes = make_probes()
+    gate = gate_texts(probes, sampled.sample)
+    reference = None if early is None else reference_of(options, source, gate, literal=False)
     with naming(options.tokenizer):
         choice = choose_engine(
-            engine_json, options.engine, gate_texts(probes, sampled.sample),
+            engine_json, options.engine, gate,
             others=[text.encode() for text in sampled.sample.texts], early=early,
-            problem=engine_problem,
+            reference=reference, problem=engine_problem,
         )  # fmt: skip
     if early is not None:
         early.finish()
@@ -181,7 +184,8 @@ def prepare_chat(
     return ChatPrepared(
         options=options, plan=plan, tokenizer=entry, tokenizer_json=source.json,
         tokenizer_origin=source.origin, engine_json=engine_json, encoder=choice.encoder,
-        doubt=choice.doubt, shares=shares, stored_options=stored, sample=sampled.sample,
+        doubt=choice.doubt, reference=reference, shares=shares, stored_options=stored,
+        sample=sampled.sample,
         notes=(
             *folder_notes(options), *named_split_notes(options, sources, shares, "chat"),
             *_missing_token_notes(surveyed.template, source, sampled),

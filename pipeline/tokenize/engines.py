@@ -12,26 +12,26 @@ uses threads only if fewer units (parts of the input) than cores remain.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from dataprep.formats.errors import IncompatibleError, InputError
-from dataprep.formats.library_errors import is_failure, reason_of, rust_errors
+from dataprep.formats.library_errors import is_failure, reason_of
 
 from .awkward_stub import Ragged, install_stand_in, remove_stand_in
+from .reference import Encoded, Reference, ReferenceEngine, offsets_of
 from .suspects import COMPARED, Suspects, suspects_of
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    pass
 
 __all__ = [
     "BUILT_IN",
@@ -39,16 +39,13 @@ __all__ = [
     "TOKENIZERS",
     "Doubt",
     "EarlyEngine",
-    "Encoded",
     "Encoder",
     "EngineChoice",
     "PreEncoded",
     "choose_engine",
     "encode_or_problem",
-    "encoding_errors",
     "library_versions",
     "load_gigatoken",
-    "load_reference",
     "make_encoder",
     "naming",
 ]
@@ -56,15 +53,12 @@ __all__ = [
 GIGATOKEN: Literal["gigatoken"] = "gigatoken"
 TOKENIZERS: Literal["tokenizers"] = "tokenizers"
 
-_SHOWN = 80  # characters
 _MISREAD = re.compile(rb"\{[0-9]*,?[0-9]*\}\+")
 
-Doubt = Callable[["Tokenizer | None"], str | None]
+Doubt = Callable[[], str | None]
 """Comparison that is still to be made; returns what is wrong with the engine, or None."""
 BUILT_IN = "built-in"
 """Name of the tokenizer that comes with the package."""
-
-Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
 
 
 @contextlib.contextmanager
@@ -117,7 +111,7 @@ class _Gigatoken:
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
         parts = list(map(self._tokenizer.encode, texts))
-        return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
+        return np.concatenate([np.empty(0, np.uint32), *parts]), offsets_of(list(map(len, parts)))
 
     def spread(self, threads: int) -> None:
         """Do nothing: one thread encodes a unit of work in less time than threads take to start."""
@@ -146,7 +140,7 @@ class _GigatokenBatches(_Gigatoken):
             return np.empty(0, np.uint32), np.zeros(1, np.int64)
         rows: Any = self._tokenizer.encode_batch(list(texts), parallel=False)
         if isinstance(rows, Ragged):
-            return rows.items, _offsets(rows.counts)
+            return rows.items, offsets_of(rows.counts)
         offsets = np.asarray(rows.layout.offsets.data)
         ids = np.asarray(rows.layout.content.data)
         first, last = int(offsets[0]), int(offsets[-1])
@@ -161,16 +155,6 @@ class _GigatokenBatches(_Gigatoken):
             return False
         expected, expected_offsets = super().encode(texts)
         return np.array_equal(ids, expected) and np.array_equal(offsets, expected_offsets)
-
-
-def _offsets(counts: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the int64 array ``[0, counts[0], counts[0] + counts[1], ...]``.
-
-    If consecutive rows have `counts` items, these are the offsets at which the rows begin and end.
-    """
-    offsets = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    return offsets
 
 
 class _GigatokenOrReference:
@@ -192,7 +176,7 @@ class _GigatokenOrReference:
         if not holding:
             return self._fast.encode(texts)
         if self._slow is None:
-            self._slow = _Tokenizers(self._engine_json)
+            self._slow = ReferenceEngine(self._engine_json)
         slow = np.zeros(len(texts), np.bool_)
         slow[holding] = True
         counts = np.zeros(len(texts), np.int64)
@@ -206,7 +190,7 @@ class _GigatokenOrReference:
         by_slow = np.repeat(slow, counts)
         ids = np.empty(len(by_slow), np.uint32)
         ids[~by_slow], ids[by_slow] = found
-        return ids, _offsets(counts)
+        return ids, offsets_of(counts)
 
     def spread(self, threads: int) -> None:
         """Do nothing: threads do not help gigatoken, and the reference encodes too few texts."""
@@ -281,44 +265,10 @@ class PreEncoded:
     def encode(self, texts: Sequence[bytes]) -> Encoded:
         """Return the ids of `texts`. Raise `KeyError` for a text that was not encoded before."""
         parts = [self._ids[text] for text in texts]
-        return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
+        return np.concatenate([np.empty(0, np.uint32), *parts]), offsets_of(list(map(len, parts)))
 
     def spread(self, threads: int) -> None:
         """Do nothing: there is nothing to encode."""
-
-
-class _LoadedTokenizers:
-    """The engine tokenizers (https://github.com/huggingface/tokenizers).
-
-    It is made from a tokenizer that is loaded already.
-    """
-
-    batch_bytes = 1 << 20  # its encodings take about a hundred bytes of memory per token
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-
-    def encode(self, texts: Sequence[bytes]) -> Encoded:
-        decoded = [text.decode() for text in texts]
-        with encoding_errors(self._tokenizer, decoded):
-            encoded = self._tokenizer.encode_batch_fast(decoded, add_special_tokens=False)
-        parts = [np.array(one.ids, np.uint32) for one in encoded]
-        return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
-
-    def spread(self, threads: int) -> None:
-        """Set the environment variables by which `tokenizers` chooses its number of threads.
-
-        It reads TOKENIZERS_PARALLELISM at each call, but RAYON_NUM_THREADS only once.
-        """
-        os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
-        os.environ["RAYON_NUM_THREADS"] = str(threads)
-
-
-class _Tokenizers(_LoadedTokenizers):
-    """The engine tokenizers, made from a tokenizer.json that is prepared for encoding."""
-
-    def __init__(self, engine_json: bytes) -> None:
-        super().__init__(load_reference(engine_json))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -333,11 +283,7 @@ class EngineChoice:
     reason: str
     encoder: Encoder
     doubt: Doubt | None = None
-    """Comparison of the engine with the reference, if the caller has to make it.
-
-    It is quicker if it gets the user's tokenizer, loaded and set to treat special tokens as the
-    build does.
-    """
+    """Comparison of the engine with the reference, if the caller has to make it."""
 
 
 def make_encoder(name: str, engine_json: bytes, *, alone: bool = False) -> Encoder:
@@ -347,7 +293,7 @@ def make_encoder(name: str, engine_json: bytes, *, alone: bool = False) -> Encod
     only in a process that does nothing but encode (see `awkward_stub`).
     """
     if name == TOKENIZERS:
-        return _Tokenizers(engine_json)
+        return ReferenceEngine(engine_json)
     return _GigatokenOrReference(engine_json, alone=alone)
 
 
@@ -358,6 +304,7 @@ def choose_engine(
     *,
     others: Sequence[bytes] = (),
     early: EarlyEngine | None = None,
+    reference: Reference | None = None,
     problem: str | None = None,
 ) -> EngineChoice:
     """Return gigatoken if it gives the same ids as the reference for `sample`, else the reference.
@@ -366,8 +313,9 @@ def choose_engine(
     without a comparison. The texts `others` are encoded but not compared: gigatoken is not chosen
     if it fails on them.
 
-    The argument `early` is gigatoken in another process. If it is given, the caller chooses the
-    engine in these steps:
+    The argument `early` is gigatoken in another process, and `reference` the user's tokenizer with
+    `sample` as its texts, set to treat special tokens as the build does. Both are given or neither
+    is. If they are given, the caller chooses the engine in these steps:
 
     1. Call this function. Unless gigatoken fails, it is returned without a comparison. The encoder
        in the result can encode only the texts of `sample` and `others`.
@@ -380,19 +328,19 @@ def choose_engine(
     """
     if wanted == TOKENIZERS:
         return EngineChoice(
-            name=TOKENIZERS, reason="asked for with --engine", encoder=_Tokenizers(engine_json)
+            name=TOKENIZERS, reason="asked for with --engine", encoder=ReferenceEngine(engine_json)
         )
     if problem is None:
         fast, problem = _encoder_from(early, [*sample, *others]) if early else (None, None)
         if fast is None and problem is None:
             fast, problem = load_gigatoken(engine_json)
         if fast is not None:
-            doubt = partial(_compare, fast, engine_json, sample)
+            doubt = partial(_compare, fast, engine_json, sample, reference)
             failure = encode_or_problem(fast, others) if others else None  # as `early` would
             problem = failure if isinstance(failure, str) else None
-            problem = problem if early or problem else doubt(None)
+            problem = problem if reference or problem else doubt()
             if problem is None:
-                late = doubt if early else None
+                late = doubt if reference else None
                 reason = _gigatoken_reason(len(sample))
                 return EngineChoice(name=GIGATOKEN, reason=reason, encoder=fast, doubt=late)
     if wanted == GIGATOKEN:
@@ -400,7 +348,7 @@ def choose_engine(
             str(problem), where="--engine gigatoken", code="E_ENGINE",
             remedy="Leave --engine out: Hugging Face tokenizers will be used.",
         )  # fmt: skip
-    return EngineChoice(name=TOKENIZERS, reason=str(problem), encoder=_Tokenizers(engine_json))
+    return EngineChoice(name=TOKENIZERS, reason=str(problem), encoder=ReferenceEngine(engine_json))
 
 
 def _gigatoken_reason(compared: int) -> str:
@@ -416,71 +364,23 @@ def _gigatoken_reason(compared: int) -> str:
 
 
 def _compare(
-    fast: Encoder, engine_json: bytes, sample: Sequence[bytes], loaded: Tokenizer | None
+    fast: Encoder, engine_json: bytes, sample: Sequence[bytes], reference: Reference | None
 ) -> str | None:
     """Return why `fast` cannot be used, or None if it gives the reference's ids for `sample`.
 
-    The argument `loaded` is the user's own tokenizer, or None. `fast` is compared with `loaded`
-    first. Only if they differ, `engine_json` is loaded and `fast` is compared with the result.
+    The argument `reference` is the user's own tokenizer, or None. `fast` is compared with it first.
+    Only if they differ, `engine_json` is loaded and `fast` is compared with the result.
     """
-    if loaded is not None:
-        loaded.no_truncation()
-        loaded.no_padding()
-        if _disagreement(fast, _LoadedTokenizers(loaded), sample) is None:
-            return None
-    return _disagreement(fast, _Tokenizers(engine_json), sample)
-
-
-def load_reference(tokenizer_json: bytes, where: str = "--tokenizer") -> Tokenizer:
-    """Return a `tokenizers.Tokenizer` for `tokenizer_json`.
-
-    Raise `InputError` about `where` if the library cannot load it.
-    """
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads and forks do not mix
-    from tokenizers import Tokenizer
-
-    with rust_errors(partial(_not_loaded, where)):
-        return Tokenizer.from_buffer(tokenizer_json)
-
-
-def encoding_errors(
-    tokenizer: Tokenizer, texts: Sequence[str]
-) -> contextlib.AbstractContextManager[None]:
-    """Return a context manager that turns a failure of `tokenizer` into an `InputError`.
-
-    The error message quotes the first of `texts` that the tokenizer cannot encode.
-    """
-    return rust_errors(partial(_not_encoded, tokenizer, texts))
-
-
-def _not_loaded(where: str, reason: str) -> InputError:
-    return InputError(
-        f"the tokenizers library cannot load it ({reason})", where=where, code="E_TOKENIZER",
-        remedy="Download it again, or update tokenizers if the file is newer.",
-    )  # fmt: skip
-
-
-def _not_encoded(tokenizer: Tokenizer, texts: Sequence[str], reason: str) -> InputError:
-    """Return the error about the first of `texts` that the library cannot encode.
-
-    The argument `reason` is the library's message.
-    """
-    failing = next((text for text in texts if _fails(tokenizer, text)), "")
-    return InputError(
-        f"the tokenizers library fails on {failing[:_SHOWN]!r} ({reason})",
-        where="--tokenizer", code="E_TOKENIZER",
-        remedy="Leave the text out, or mend the split pattern in the tokenizer.json.",
-    )  # fmt: skip
-
-
-def _fails(tokenizer: Tokenizer, text: str) -> bool:
-    try:
-        tokenizer.encode(text)
-    except BaseException as error:
-        if not is_failure(error):
-            raise
-        return True
-    return False
+    found = encode_or_problem(fast, sample)
+    if isinstance(found, str):
+        return found
+    if reference is not None and _are_equal(found, reference.encoded()):
+        return None
+    expected = ReferenceEngine(engine_json).encode(sample)
+    if _are_equal(found, expected):
+        return None
+    different = _first_difference(sample, found, expected)
+    return f"gigatoken and tokenizers give different ids for {different!r}"
 
 
 def load_gigatoken(engine_json: bytes, *, alone: bool = False) -> tuple[Encoder | None, str | None]:
@@ -514,21 +414,8 @@ def _encoder_from(early: EarlyEngine, texts: Sequence[bytes]) -> tuple[Encoder |
     return PreEncoded(texts, answer), None
 
 
-def _disagreement(fast: Encoder, reference: Encoder, sample: Sequence[bytes]) -> str | None:
-    """Return a sentence about the first text for which the two encoders give different ids.
-
-    Return None if they give the same ids for all texts. If `fast` fails, the sentence is about its
-    failure.
-    """
-    found = encode_or_problem(fast, sample)
-    if isinstance(found, str):
-        return found
-    ids, offsets = found
-    expected, expected_offsets = reference.encode(sample)
-    if np.array_equal(ids, expected) and np.array_equal(offsets, expected_offsets):
-        return None
-    different = _first_difference(sample, (ids, offsets), (expected, expected_offsets))
-    return f"gigatoken and tokenizers give different ids for {different!r}"
+def _are_equal(one: Encoded, other: Encoded) -> bool:
+    return np.array_equal(one[0], other[0]) and np.array_equal(one[1], other[1])
 
 
 def _first_difference(sample: Sequence[bytes], one: Encoded, other: Encoded) -> str:
@@ -549,9 +436,8 @@ def _are_installed(versions: Mapping[str, str]) -> bool:
     The .dist-info folders made by pip are examined first, because `importlib.metadata` takes 20 ms
     to import.
     """
-    import gigatoken
-
-    folder = Path(gigatoken.__path__[0]).parent
+    found = find_spec(GIGATOKEN)  # the import itself takes 15 ms
+    folder = Path(found.origin).parents[1] if found and found.origin else Path()
     made = (folder / f"{name}-{version}.dist-info" for name, version in versions.items())
     return all(path.is_dir() for path in made) or library_versions() == versions
 

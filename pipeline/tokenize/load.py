@@ -22,7 +22,8 @@ import msgspec
 from dataprep.formats.errors import InputError, StorageError
 from dataprep.formats.files.paths import refuse_address
 
-from .engines import BUILT_IN, load_reference
+from .engines import BUILT_IN
+from .reference import load_reference
 from .sentencepiece import model_to_json, parse_model
 from .tiktoken import ENCODINGS, TiktokenEncoding, parse_ranks, ranks_to_json
 

@@ -4,7 +4,7 @@ It can also check that such plain text does not become a special token.
 
 A search for each special token would take longer than tokenizing. So all special tokens with the
 same first character are combined in one regular expression, which has a branch wherever the tokens
-differ. Even text in which these first characters are frequent takes little longer than other text.
+differ. It is used only for texts that contain all punctuation of the prefix that the tokens share.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class SpecialTextCounter:
         for token in filter(None, map(str.encode, encoding.special_tokens)):
             by_first.setdefault(token[:1], []).append(token)
         self._patterns = [
-            (first, re.compile(_pattern(tokens))) for first, tokens in by_first.items()
+            (_parts(_common_prefix(min(tokens), max(tokens))), re.compile(_pattern(tokens)))
+            for tokens in by_first.values()
         ]
 
     def count(self, texts: Sequence[bytes], ids: npt.NDArray[np.uint32]) -> None:
@@ -56,9 +57,9 @@ class SpecialTextCounter:
         if sum(map(len, texts)) < _LONG * len(texts):
             texts = [_SEPARATOR.join(texts)]  # a call for each short text would cost more
         spelled = 0
-        for first, pattern in self._patterns:
+        for parts, pattern in self._patterns:
             for text in texts:
-                found = pattern.findall(text) if first in text else []
+                found = pattern.findall(text) if all(part in text for part in parts) else []
                 for token, times in Counter(found).items() if found else ():
                     self.found[token.decode()] += times
                     spelled += times
@@ -68,6 +69,19 @@ class SpecialTextCounter:
                 where="--special-text literal", code="E_SPECIAL_TEXT",
                 remedy="Allow it with --special-text parse, or use another tokenizer.",
             )  # fmt: skip
+
+
+def _parts(prefix: bytes) -> list[bytes]:
+    """Return what a text with a token that begins with `prefix` contains, the fastest search first.
+
+    These are the punctuation of the prefix, byte by byte, and the prefix itself. A single byte is
+    found ten times as fast as several.
+
+    >>> _parts(b"<|im_"), _parts(b"[")
+    ([b'<', b'|', b'_', b'<|im_'], [b'['])
+    """
+    marks = [prefix[at : at + 1] for at in range(len(prefix)) if not prefix[at : at + 1].isalnum()]
+    return list(dict.fromkeys([*marks, prefix]))
 
 
 def _pattern(tokens: Sequence[bytes], depth: int = 0) -> bytes:

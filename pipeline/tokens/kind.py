@@ -23,8 +23,8 @@ from ..kinds import Assembled, Context, PlanRefused, Workplace
 from ..options import BuildOptions
 from ..plan.splits import split_notes
 from ..read.fingerprints import table_fingerprints
-from ..tokenize.engines import Encoded, naming
-from ..tokenize.load import load_tokenizer
+from ..tokenize.engines import naming
+from ..tokenize.reference import Encoded
 from .assemble import TokenAssembler, unknown_notes
 from .estimate import ESTIMATE_SAMPLE_BYTES, TokenEstimate, estimate
 from .prepare import SAMPLE_BYTES, TokenPrepared, TokenSurvey, prepare, survey
@@ -96,8 +96,6 @@ class TokenBuild(TokenTasks, Generic[P]):
 
     result = TokenResult
     stage = "tokenize"
-    literal = True
-    """Whether the tokenizer itself keeps special tokens spelled in texts as plain text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,19 +106,18 @@ class TokenBuild(TokenTasks, Generic[P]):
         return manifests.load(out)
 
     def check(self, prepared: P) -> None:
-        """Load tokenizer.json as users of the dataset will, and compare the engine with it.
+        """Compare the engine with tokenizer.json, loaded as users of the dataset will load it.
 
         The engine is the library that encodes the texts. Raise `PlanRefused` if its ids differ from
         those of the loaded tokenizer.
         """
-        options = prepared.options
-        with naming(options.tokenizer):
-            loaded = load_tokenizer(prepared.tokenizer_json, options.tokenizer)
-            loaded.encode_special_tokens = self.literal and options.special_text == "literal"
-            problem = prepared.doubt(loaded) if prepared.doubt else None
+        if prepared.reference is None:
+            return
+        with naming(prepared.options.tokenizer):
+            self._tokenizer = prepared.reference.tokenizer()
+            problem = prepared.doubt() if prepared.doubt else None
         if problem is not None:
             raise PlanRefused(problem)
-        self._tokenizer = loaded
 
     def chat_entry(self, prepared: P) -> tuple[ChatEntry, bytes] | None:
         """Return the manifest's entry about conversations, and the chat template.

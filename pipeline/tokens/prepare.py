@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -37,8 +37,9 @@ from ..tokenize.engines import (
     make_encoder,
     naming,
 )
-from ..tokenize.load import TokenizerSource, resolve_tokenizer
+from ..tokenize.load import TokenizerSource, load_tokenizer, resolve_tokenizer
 from ..tokenize.probes import make_probes
+from ..tokenize.reference import Reference
 from ..tokenize.setup import BuildTokenizer
 from ..tokenize.special_tokens import (
     literal_config,
@@ -46,6 +47,9 @@ from ..tokenize.special_tokens import (
 )
 from .plan import TokenPayload
 from .task import ENGINE_NAME, TextTask, TokenTasks
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 __all__ = [
     "SAMPLE_BYTES",
@@ -56,6 +60,7 @@ __all__ = [
     "gate_texts",
     "prepare",
     "ready_encoder",
+    "reference_of",
     "splitting_of",
     "survey",
     "synced",
@@ -89,6 +94,8 @@ class TokenPrepared(Prepared):
     engine_json: bytes
     encoder: Encoder
     doubt: Doubt | None
+    reference: Reference | None
+    """The user's tokenizer, unless it was loaded and compared during the preparation."""
     shares: dict[str, float | int | None]
     sample: Sample
 
@@ -117,9 +124,9 @@ def prepare(
     If `early` is given, worker processes load the tokenizer, and two things are different:
 
     - The engine (the library that encodes) is not checked yet. The caller must check it, and can do
-      so while workers process units: load the tokenizer with `load_tokenizer`, and call the
-      function `TokenPrepared.doubt` with it, unless `doubt` is None. If the function returns a
-      problem, call `prepare` again with the problem as `engine_problem`.
+      so while workers process units: wait for `TokenPrepared.reference`, and call the function
+      `TokenPrepared.doubt`, unless `doubt` is None. If the function returns a problem, call
+      `prepare` again with the problem as `engine_problem`.
     - The encoder `TokenPrepared.encoder` may know only the ids of the probe texts and of the texts
       in the sample.
     """
@@ -137,10 +144,11 @@ def prepare(
     sample = take_sample(sources, units, read, sample_bytes)
     probes = make_probes()
     gate = gate_texts(probes, sample)
+    reference = None if early is None else reference_of(options, source, gate, literal=literal)
     with naming(options.tokenizer):
         choice = choose_engine(
             engine_json, options.engine, gate,
-            others=[text.encode() for text in sample.texts], early=early,
+            others=[text.encode() for text in sample.texts], early=early, reference=reference,
             problem=engine_problem,
         )  # fmt: skip
     if early is not None:
@@ -165,7 +173,8 @@ def prepare(
     return TokenPrepared(
         options=options, plan=plan, tokenizer=entry, tokenizer_json=source.json,
         tokenizer_origin=source.origin, engine_json=engine_json, encoder=choice.encoder,
-        doubt=choice.doubt, shares=shares, stored_options=stored, sample=sample,
+        doubt=choice.doubt, reference=reference, shares=shares, stored_options=stored,
+        sample=sample,
         notes=(*folder_notes(options), *named_split_notes(options, sources, shares)),
         files=files_of(source, engine_json), synced=synced(splitting),
         open_here=partial(_open_here, plan, choice.encoder, engine_json),
@@ -188,6 +197,22 @@ def ready_encoder(plan: Plan[TokenPayload], encoder: Encoder, engine_json: bytes
     if isinstance(encoder, PreEncoded):
         return make_encoder(plan.payload.encoding.engine, engine_json)
     return encoder
+
+
+def reference_of(
+    options: _TokenizerOptions, source: TokenizerSource, texts: Sequence[bytes], *, literal: bool
+) -> Reference:
+    """Start loading the user's tokenizer, and encoding `texts` with it if engines are compared.
+
+    If `literal` is True, the tokenizer keeps special tokens spelled in texts as plain text.
+    """
+
+    def load() -> Tokenizer:
+        loaded = load_tokenizer(source.json, options.tokenizer)
+        loaded.encode_special_tokens = literal
+        return loaded
+
+    return Reference(load, [] if options.engine == TOKENIZERS else texts)
 
 
 def files_of(source: TokenizerSource, engine_json: bytes) -> dict[str, bytes]:
@@ -247,6 +272,13 @@ def check_sources(sources: Sequence[Source], remedy: str) -> None:
             f"{len(sources):,} files are more than the limit of {_MAX_SOURCES:,}", where="--input",
             remedy=remedy,
         )  # fmt: skip
+
+
+class _TokenizerOptions(Protocol):
+    @property
+    def tokenizer(self) -> str | None: ...
+    @property
+    def engine(self) -> str: ...
 
 
 class _SplitOptions(Protocol):

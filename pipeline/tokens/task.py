@@ -41,13 +41,13 @@ from ..read.sources import Source
 from ..tokenize.engines import (
     GIGATOKEN,
     TOKENIZERS,
-    Encoded,
     Encoder,
     encode_or_problem,
     load_gigatoken,
     make_encoder,
     naming,
 )
+from ..tokenize.reference import Encoded
 from ..tokenize.special_text import SpecialTextCounter
 from ..tokenize.stored_tokens import EncodingSettings, with_bos_eos
 from .plan import TokenPayload

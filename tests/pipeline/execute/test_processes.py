@@ -20,10 +20,10 @@ from dataprep.pipeline.progress import StageClock
 from dataprep.pipeline.tokenize.engines import (
     GIGATOKEN,
     TOKENIZERS,
-    Encoded,
     PreEncoded,
     make_encoder,
 )
+from dataprep.pipeline.tokenize.reference import Encoded
 from dataprep.pipeline.tokens.kind import EarlyTokenizer
 from dataprep.pipeline.tokens.task import TokenTasks
 from tests.support import REPOSITORY

@@ -9,7 +9,7 @@ import pytest
 from dataprep.formats.errors import IncompatibleError, InputError
 from dataprep.pipeline.tokenize import engines as engine
 from dataprep.pipeline.tokenize.engines import TOKENIZERS
-from dataprep.pipeline.tokens import kind as tokens_kind
+from dataprep.pipeline.tokens import prepare as tokens_prepare
 from tests.scenes.corpora import STORIES, build_into, digests, shrink_units, write_large
 
 DIFFERENCE = "gigatoken and tokenizers give different ids for 'text'"
@@ -30,7 +30,7 @@ def test_a_late_difference(
 ) -> None:
     """Units that were begun with the wrong engine are thrown away and done with the reference."""
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "_disagreement", lambda *_: DIFFERENCE)
+        patch.setattr(engine, "_compare", lambda *_: DIFFERENCE)
         report = build_into(tmp_path / "out", inputs[units], workers=2)
         assert report.units == units
         assert report.manifest.tokenizer.engine == TOKENIZERS
@@ -50,7 +50,7 @@ def test_a_late_difference_is_final_where_gigatoken_was_demanded(
     units: int, inputs: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then the build fails, and leaves nothing."""
-    monkeypatch.setattr(engine, "_disagreement", lambda *_: DIFFERENCE)
+    monkeypatch.setattr(engine, "_compare", lambda *_: DIFFERENCE)
     with pytest.raises(IncompatibleError, match="different ids"):
         build_into(tmp_path / "out", inputs[units], engine="gigatoken", workers=2)
     assert list(tmp_path.iterdir()) == []
@@ -64,7 +64,7 @@ def test_a_tokenizer_that_turns_out_not_to_load(
     def refuse(data: bytes, where: str | None) -> None:
         raise InputError("cannot be loaded", where=where or "built-in")
 
-    monkeypatch.setattr(tokens_kind, "load_tokenizer", refuse)
+    monkeypatch.setattr(tokens_prepare, "load_tokenizer", refuse)
     with pytest.raises(InputError, match="cannot be loaded"):
         build_into(tmp_path / "out", inputs[2], workers=2)
     assert list(tmp_path.iterdir()) == []
