@@ -29,7 +29,7 @@ from .assemble import TokenAssembler, unknown_notes
 from .estimate import ESTIMATE_SAMPLE_BYTES, TokenEstimate, estimate
 from .prepare import SAMPLE_BYTES, TokenPrepared, TokenSurvey, prepare, survey
 from .reuse import difference
-from .task import Encode, Load, Ready, Request, TokenResult, TokenTasks
+from .task import Encode, EncodedBytes, Load, Ready, Request, TokenResult, TokenTasks
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -39,7 +39,7 @@ __all__ = ["EarlyTokenizer", "TokenBuild", "TokenKind", "sample_bytes"]
 _EXAMPLE_CHARACTERS = 300
 _EXAMPLE_TOKENS = 100
 
-_Answer = tuple[list[int], list[int]] | str | None
+_Answer = EncodedBytes | str | None
 # Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
 _ANSWER = msgspec.json.Decoder(_Answer)
 
@@ -65,7 +65,7 @@ class EarlyTokenizer:
         if found is None or isinstance(found, str):
             return found
         ids, offsets = found
-        return np.array(ids, np.uint32), np.array(offsets, np.int64)
+        return np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.int64)
 
     def finish(self) -> None:
         """Have the worker load everything else that units need, if several workers will share it.

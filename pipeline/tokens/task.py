@@ -55,6 +55,7 @@ from .plan import TokenPayload
 __all__ = [
     "ENGINE_NAME",
     "Encode",
+    "EncodedBytes",
     "Load",
     "Ready",
     "RecordReader",
@@ -361,6 +362,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 Request = Load | Encode | Ready
+EncodedBytes = tuple[bytes, bytes]
+"""Answer to `Encode`: the bytes of the ids (uint32) and of the offsets (int64), in native order."""
 # Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
 _REQUEST = msgspec.json.Decoder(Request)
 _PLAN = msgspec.json.Decoder(Plan[TokenPayload])
@@ -437,13 +440,13 @@ class TokenTasks:
             encoder = make_encoder(TOKENIZERS, self._engine_json)
             self._early = (TOKENIZERS, self._engine_json, encoder)
 
-    def _ids(self, texts: list[bytes]) -> tuple[list[int], list[int]] | str | None:
+    def _ids(self, texts: list[bytes]) -> EncodedBytes | str | None:
         found: Encoded | str | None = self._refused
         with contextlib.suppress(MemoryError):  # the coordinator encodes them instead
             found = encode_or_problem(self._early[2], texts) if self._early else found
         if found is None or isinstance(found, str):
             return found
-        return found[0].tolist(), found[1].tolist()
+        return found[0].tobytes(), found[1].tobytes()
 
 
 def _check_probes(payload: TokenPayload, encoder: Encoder) -> None:
