@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from .output import one_line
@@ -100,11 +101,11 @@ def array_lines(manifest: ArrayManifest) -> list[str]:
 
 
 def profile_lines(report: BuildReport[Any]) -> list[str]:
-    """Return lines with the times of the phases of a build, and of the stages in the phase `units`.
+    """Return lines with the time line of a build, its phases, and the stages in the phase `units`.
 
-    If the build has no units, only the stages are listed. If it was reused, there are no lines.
+    If the build has no units, the phases are left out. If it was reused, there are no lines.
     """
-    from dataprep.pipeline.progress import STAGES
+    from dataprep.pipeline.progress import MOMENTS, STAGES
 
     profile = report.profile
     total = sum(profile.stages.values())
@@ -113,10 +114,16 @@ def profile_lines(report: BuildReport[Any]) -> list[str]:
         for name, what in STAGES.items()
         if name in profile.stages
     ]
+    if not stages:
+        return []
+    moments = sorted(profile.timeline.items(), key=itemgetter(1))
+    line = [f"  {seconds:7.3f} s  {MOMENTS[moment]}" for moment, seconds in moments]
+    line = ["when, from the start of the process", *line]
     if not report.units:
-        return ["where the time went", *stages] if stages else []
+        return [*line, "where the time went", *stages]
     workers = count_text(report.workers, "worker")
     return [
+        *line,
         "where the time went",
         f"  prepare    {profile.prepare:8.3f} s  inputs, tokenizer, plan",
         f"  units      {profile.units:8.3f} s  {workers}, {total:.3f} s with their start:",

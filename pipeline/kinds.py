@@ -85,6 +85,8 @@ class Context:
     """Whether only an estimate is made, and no build."""
     tell: Callable[[str, int, int], None] = lambda *_: None
     """Function that reports progress: name of a step, parts done, total parts (0: unknown)."""
+    mark: Callable[[str], None] = lambda _: None
+    """Function that records a moment of the build (see `progress.MOMENTS`) in its profile."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,12 +6,22 @@ time. A lap costs 0.2 us, and there are a dozen laps for every two megabytes of 
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-__all__ = ["STAGES", "Profile", "Progress", "ProgressCallback", "StageClock"]
+__all__ = [
+    "MOMENTS",
+    "STAGES",
+    "Profile",
+    "Progress",
+    "ProgressCallback",
+    "StageClock",
+    "process_started",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +66,18 @@ STAGES = {
 """Description of each stage of a worker, in the order of reports."""
 
 
+MOMENTS = {
+    "begin": "the build begins: Python and its libraries are imported",
+    "load": "the tokenizer begins to load",
+    "loaded": "the tokenizer is loaded, and a sample of the input is encoded",
+    "units": "the plan is written, and the units begin",
+    "checked": "the engine has been compared with the reference library",
+    "done": "all units are finished",
+    "published": "the dataset is in its place",
+}
+"""Description of each moment of a build, in their usual order."""
+
+
 class StageClock:
     """Stopwatch that adds up the seconds of each stage.
 
@@ -86,13 +108,20 @@ class Profile:
     """Seconds that the parts of one build took.
 
     The attributes `prepare`, `units` and `commit` are consecutive periods of wall-clock time. The
-    attribute `stages` contains sums over all workers.
+    attribute `stages` contains sums over all workers. The attribute `timeline` maps moments (see
+    `MOMENTS`) to the seconds from `started`, a value of `time.perf_counter`, to the moment.
     """
 
+    started: float = field(default_factory=time.perf_counter)
     prepare: float = 0.0
     units: float = 0.0
     commit: float = 0.0
     stages: dict[str, float] = field(default_factory=dict)
+    timeline: dict[str, float] = field(default_factory=dict)
+
+    def mark(self, moment: str) -> None:
+        """Record that `moment` is now."""
+        self.timeline[moment] = time.perf_counter() - self.started
 
     def add(self, stages: Mapping[str, float]) -> None:
         """Add `stages` (the seconds that a worker needed for each stage of a unit) to the sums."""
@@ -102,9 +131,24 @@ class Profile:
     def as_dict(self) -> dict[str, object]:
         """Return all seconds, rounded to milliseconds. The stages are in the order of `STAGES`."""
         stages = {name: round(self.stages[name], 3) for name in STAGES if name in self.stages}
+        timeline = {name: round(seconds, 3) for name, seconds in self.timeline.items()}
         return {
             "prepare": round(self.prepare, 3),
             "units": round(self.units, 3),
             "commit": round(self.commit, 3),
             "stages": stages,
+            "timeline": timeline,
         }
+
+
+def process_started() -> float | None:
+    """Return the value that `time.perf_counter` had when this process was started, to 10 ms.
+
+    Return None on systems other than Linux.
+    """
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return None
+    return time.perf_counter() - age

@@ -77,15 +77,22 @@ _BUILT = "this dataset is built already: a build would check that it is there, a
 
 @reading_apart()
 def run_build(
-    kind: Kind[O, Q, M], options: O, *, progress: ProgressCallback | None = None
+    kind: Kind[O, Q, M],
+    options: O,
+    *,
+    progress: ProgressCallback | None = None,
+    since: float | None = None,
 ) -> BuildReport[M]:
     """Build the dataset of the kind `kind` that `options` describe, and return a report.
 
+    The time line in its profile begins at `since`, a value of `time.perf_counter`, or now.
     If the output directory already holds this dataset, it is reused, unless the option `overwrite`
     is set. Raise an error of `dataprep.formats.errors` if the build fails. After an error, or if
     the process is killed, the same call resumes the build.
     """
     started = time.perf_counter()
+    profile = Profile(started=started if since is None else since)
+    profile.mark("begin")
     options = replace(options, out=output_dir.resolve(options.out))
     seen = mark_of(options.out)
     existing = output_dir.check(options.out, kind.load_manifest, overwrite=options.overwrite)
@@ -96,7 +103,7 @@ def run_build(
             seconds = time.perf_counter() - started
             progress(Progress(stage=step, step_done=done, step_total=total, seconds=seconds))
 
-    context = Context(existing=existing, tell=tell)
+    context = Context(existing=existing, tell=tell, mark=profile.mark)
     if existing is not None and not options.overwrite:
         release()
         return _reuse(kind, kind.prepare(options, survey, context), existing, started)
@@ -108,8 +115,9 @@ def run_build(
             with Processes(count, kind.address) as workers:  # start while the kind prepares
                 prepared = kind.prepare(options, survey, replace(context, early=workers))
                 return _Build(
-                    kind, prepared, workers, progress=progress, started=started, seen=seen
-                ).run()
+                    kind, prepared, workers, progress=progress, profile=profile,
+                    started=started, seen=seen,
+                ).run()  # fmt: skip
         except PlanRefused as error:
             context = replace(context, refused=error.problem)
 
@@ -183,6 +191,7 @@ class _Build:
         workers: Processes,
         *,
         progress: ProgressCallback | None = None,
+        profile: Profile | None = None,
         started: float = 0.0,
         seen: Mark | None = None,
     ) -> None:
@@ -203,7 +212,7 @@ class _Build:
         """Set where no unit is worth keeping if the build fails now."""
         self._units = _Units(
             prepared, max_rejects=self._options.max_rejects, stage=kind.stage, progress=progress,
-            started=started,
+            profile=profile or Profile(), started=started,
         )  # fmt: skip
         # Made in one thread: msgspec 0.22 crashes where several are the first to use a type.
         self._decoder = msgspec.json.Decoder(kind.result)
@@ -224,8 +233,10 @@ class _Build:
                 self._staging.put(self._staging.path / name, data)
             self._staging.put(self._staging.path / PLAN_NAME, msgspec.json.encode(self._plan))
             begun = time.perf_counter()
+            profile.mark("units")
             executor, workers = self._run_units()
             done = time.perf_counter()
+            profile.mark("done")
             if self._plan.units:
                 self._units.tell("commit")
             self._writeback.finish()
@@ -237,6 +248,7 @@ class _Build:
             profile.add(assembled.stages)
             manifest = assembled.manifest
             self._publish(assembled.root, manifest.recipe_id)
+            profile.mark("published")
             self._staging.discard()
             profile.prepare = begun - self._started
             profile.units = done - begun
@@ -341,6 +353,7 @@ class _Build:
         """Call `Kind.check`. If it raises an error, arrange that all finished units are removed."""
         try:
             self._kind.check(self._prepared)
+            self._units.profile.mark("checked")
         except (DataprepError, PlanRefused):
             self._useless_units = True
             raise
@@ -447,9 +460,10 @@ class _Units:
         max_rejects: int | None,
         stage: str,
         progress: ProgressCallback | None,
+        profile: Profile,
         started: float,
     ) -> None:
-        self.profile = Profile()
+        self.profile = profile
         self._units = prepared.plan.units
         self._sources = prepared.plan.sources
         self._all_bad = prepared.all_bad

@@ -85,13 +85,16 @@ def run(
         import numpy  # noqa: F401 (from a short stack; see `SectionedCommand.invoke`)
 
         from dataprep.pipeline.kinds import kind_named
+        from dataprep.pipeline.progress import process_started
         from dataprep.pipeline.run import run_build
 
         from ..progress import build_progress
         from ..summary import build_lines, profile_lines
 
         with build_progress(quiet=quiet, counts=counts) as show:
-            report: BuildReport[Any] = run_build(kind_named(kind), options, progress=show)
+            report: BuildReport[Any] = run_build(
+                kind_named(kind), options, progress=show, since=process_started()
+            )
     if as_json:
         output.result_json(report.as_dict())
     elif not quiet:

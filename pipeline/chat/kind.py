@@ -8,7 +8,7 @@ from dataprep.formats.manifest.tokens import ChatEntry, Manifest
 
 from ..kinds import Context
 from ..tokens.estimate import TokenEstimate, estimate
-from ..tokens.kind import EarlyTokenizer, TokenBuild, sample_bytes
+from ..tokens.kind import TokenBuild, early_tokenizer, sample_bytes
 from ..tokens.reuse import difference
 from .estimate import estimate_lengths
 from .options import ChatOptions
@@ -33,7 +33,7 @@ class ChatKind(TokenBuild[ChatPrepared]):
         """Return the plan, with tokenizer and engine, and a rendered sample of the input."""
         return prepare_chat(
             options, survey, sample_bytes=sample_bytes(context), workers=context.early,
-            early=None if context.early is None else EarlyTokenizer(context.early),
+            early=early_tokenizer(context),
             engine_problem=context.refused,
         )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -34,7 +34,7 @@ from .task import Encode, EncodedBytes, Load, Ready, Request, TokenResult, Token
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["EarlyTokenizer", "TokenBuild", "TokenKind", "sample_bytes"]
+__all__ = ["EarlyTokenizer", "TokenBuild", "TokenKind", "early_tokenizer", "sample_bytes"]
 
 _EXAMPLE_CHARACTERS = 300
 _EXAMPLE_TOKENS = 100
@@ -47,11 +47,13 @@ _ANSWER = msgspec.json.Decoder(_Answer)
 class EarlyTokenizer:
     """Tokenizer that one worker process loads for all, while the build is still being planned."""
 
-    def __init__(self, workers: Processes) -> None:
+    def __init__(self, workers: Processes, mark: Callable[[str], None] = lambda _: None) -> None:
         self._workers = workers
+        self._mark = mark
 
     def load(self, name: str, engine_json: bytes) -> None:
         """Have the worker load the tokenizer.json `engine_json` into the engine `name`."""
+        self._mark("load")
         self._workers.load(_encoded(Load(name, msgspec.Raw(engine_json))))
 
     def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
@@ -64,6 +66,7 @@ class EarlyTokenizer:
         found = None if data is None else _ANSWER.decode(data)
         if found is None or isinstance(found, str):
             return found
+        self._mark("loaded")
         ids, offsets = found
         return np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.int64)
 
@@ -74,6 +77,11 @@ class EarlyTokenizer:
         """
         if self._workers.count > 1:
             self._workers.load(_encoded(Ready()))
+
+
+def early_tokenizer(context: Context) -> EarlyTokenizer | None:
+    """Return the tokenizer that a worker of `context` loads, or None without workers."""
+    return None if context.early is None else EarlyTokenizer(context.early, context.mark)
 
 
 def _encoded(request: Request) -> bytes:
@@ -183,7 +191,7 @@ class TokenKind(TokenBuild[TokenPrepared]):
         """Return the plan of the build, with its inputs, tokenizer and engine."""
         return prepare(
             options, survey, sample_bytes=sample_bytes(context),
-            early=None if context.early is None else EarlyTokenizer(context.early),
+            early=early_tokenizer(context),
             engine_problem=context.refused,
         )  # fmt: skip
 

@@ -18,7 +18,7 @@ from dataprep.cli import main
 from dataprep.cli.build.tokens import OPTIONS, command
 from dataprep.formats.read.dataset import open_dataset
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.progress import STAGES
+from dataprep.pipeline.progress import MOMENTS, STAGES
 from tests.scenes.runner import COMMAND, dataprep, environment, run_here, without_privilege
 from tests.support import REPOSITORY
 
@@ -252,16 +252,23 @@ def test_profile(tmp_path: Path) -> None:
     assert {"prepare", "units", "commit", "read", "parse", "split", "encode", "narrow"} < set(found)
     stages = sum(value for name, value in found.items() if name in STAGES)
     assert 0 < stages <= found["units"] + 0.01
+    assert all(
+        f" s  {what}\n" in done.stdout for what in map(MOMENTS.get, MOMENTS.keys() - {"loaded"})
+    )
 
 
 def test_profile_in_json(tmp_path: Path) -> None:
     """The JSON report always has it."""
     words = ("--input", str(STORIES), "--out", str(tmp_path / "out"), "--json")
     profile = json.loads(dataprep("build", *words).stdout)["profile"]
-    assert set(profile) == {"prepare", "units", "commit", "stages"}
+    assert set(profile) == {"prepare", "units", "commit", "stages", "timeline"}
+    assert list(profile["timeline"]) == ["begin", "load", "units", "checked", "done", "published"]
+    moments = list(profile["timeline"].values())
+    assert moments == sorted(moments)
+    assert moments[-1] >= profile["prepare"] + profile["units"]
     assert set(profile["stages"]) <= set(STAGES)
     again = json.loads(dataprep("build", *words).stdout)["profile"]
-    assert again["stages"] == {}
+    assert again["stages"] == again["timeline"] == {}
     assert again["units"] == 0
 
 
