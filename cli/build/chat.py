@@ -99,7 +99,9 @@ OPTIONS: dict[str, OptionHelp] = {
 
 @output_options
 @click.option("--dry-run", is_flag=True, help="Print an estimate from a sample, with lengths.")
-@click.option("--profile", is_flag=True, help="Print where the time went, stage by stage.")
+@click.option(
+    "--profile", is_flag=True, help="Print a time line, and where the time went, stage by stage."
+)
 def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **values: Any) -> None:
     """Turn conversations or preferences into tokens with a loss mask.
 

@@ -72,7 +72,9 @@ OPTIONS: dict[str, OptionHelp] = {
 
 @output_options
 @click.option("--dry-run", is_flag=True, help="Print an estimate from a sample and stop.")
-@click.option("--profile", is_flag=True, help="Print where the time went, stage by stage.")
+@click.option(
+    "--profile", is_flag=True, help="Print a time line, and where the time went, stage by stage."
+)
 def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **values: Any) -> None:
     """Turn vectors, or texts and an encoder, into a dataset directory of embeddings.
 

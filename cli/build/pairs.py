@@ -131,7 +131,9 @@ OPTIONS: dict[str, OptionHelp] = {
 
 @output_options
 @click.option("--dry-run", is_flag=True, help="Read the tables, print an estimate and stop.")
-@click.option("--profile", is_flag=True, help="Print where the time went, step by step.")
+@click.option(
+    "--profile", is_flag=True, help="Print a time line, and where the time went, step by step."
+)
 def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **values: Any) -> None:
     """Turn questions and the texts that answer them into a dataset of embedding pairs.
 

@@ -73,7 +73,9 @@ OPTIONS: dict[str, OptionHelp] = {
 
 @output_options
 @click.option("--dry-run", is_flag=True, help="Print an estimate from a sample and stop.")
-@click.option("--profile", is_flag=True, help="Print where the time went, stage by stage.")
+@click.option(
+    "--profile", is_flag=True, help="Print a time line, and where the time went, stage by stage."
+)
 def _command(
     *,
     as_json: bool,
