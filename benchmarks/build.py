@@ -51,6 +51,11 @@ SIZES = (
     ("docs_en", 39, "qwen2_5"),
 )
 """Corpora, megabytes and tokenizers of the comparison with the one-liner by size."""
+PARTS = (
+    "engines", "reference", "workers", "memory", "document", "tiny", "sizes", "timeline", "peers",
+)  # fmt: skip
+OTHER_MACHINES = {"sizes", "timeline"}
+"""Parts whose results name their own machine, so they may be of another one than the others."""
 REFERENCE_TOKENIZERS = ("t5_small", "bert_base_uncased")
 FLOOR = """
 import sys, gigatoken, awkward, numpy
@@ -190,7 +195,7 @@ def engines(runner: Runner, corpus: Path, data: Path, size: int, runs: int) -> F
     return found
 
 
-def sizes(runner: Runner, data: Path, runs: int, chosen: Iterable[str]) -> list[Figures]:
+def sizes(runner: Runner, data: Path, runs: int, chosen: Iterable[str]) -> Figures:
     """Compare with the floor, for several corpora, sizes and tokenizers."""
     found = []
     for name, megabytes, tokenizer in SIZES:
@@ -208,8 +213,29 @@ def sizes(runner: Runner, data: Path, runs: int, chosen: Iterable[str]) -> list[
         found.append(
             {"corpus": name, "megabytes": round(size / 1e6), "tokenizer": tokenizer, **figures}
         )
-        print(name, megabytes, tokenizer, ours_["wall_s"], floor_["wall_s"], ratio, flush=True)
-    return found
+    return {"processor": processor(), "found": found}
+
+
+def timeline(runner: Runner, data: Path, runs: int) -> Figures:
+    """Return the median time line of builds of 300 MB, with two tokenizers."""
+    corpus = runner.scratch / "timeline.jsonl"
+    size = make_corpus(data, corpus, 300, ["docs_en"])
+    found: Figures = {}
+    for name in ("gpt2", "qwen2_5"):
+        path = str(data / "tokenizers" / name / "tokenizer.json")
+        lines = []
+        for _ in range(runs + 1):
+            out = Path(tempfile.mkdtemp(dir=runner.scratch)) / "out"
+            words = [word.replace("{out}", str(out)) for word in ours(corpus, path, "--json")]
+            done = subprocess.run(words, capture_output=True, check=True)
+            shutil.rmtree(out.parent)
+            lines.append(json.loads(done.stdout)["profile"]["timeline"])
+        found[name] = {
+            moment: round(statistics.median(line[moment] for line in lines[1:]), 3)
+            for moment in lines[0]
+        }
+    corpus.unlink()
+    return {"processor": processor(), "megabytes": round(size / 1e6), "found": found}
 
 
 def reference(runner: Runner, corpus: Path, data: Path, size: int, runs: int) -> Figures:
@@ -323,7 +349,7 @@ def main() -> None:
     parser.add_argument(
         "--only",
         nargs="*",
-        default=["engines", "reference", "workers", "memory", "document", "tiny", "sizes", "peers"],
+        default=PARTS,
     )
     parser.add_argument("--sizes", nargs="*", default=[], help="words of the rows of sizes")
     parser.add_argument("--write", action="store_true")
@@ -357,6 +383,7 @@ def run(arguments: argparse.Namespace, scratch: Path) -> Iterator[Figures]:
         "document": lambda: large_document(runner, gpt2, arguments.document_megabytes),
         "tiny": lambda: tiny(runner, runs),
         "sizes": lambda: sizes(runner, data, runs, arguments.sizes),
+        "timeline": lambda: timeline(runner, data, runs),
     }
     few = scratch / "few.jsonl"
     few_bytes = make_corpus(data, few, arguments.reference_megabytes)
@@ -382,7 +409,8 @@ def run(arguments: argparse.Namespace, scratch: Path) -> Iterator[Figures]:
         },
         "corpus_megabytes": round(size / 1e6),
     }
-    yield {"machine": machine}
+    if set(arguments.only) - OTHER_MACHINES:
+        yield {"machine": machine}
     for name in arguments.only:
         yield {name: parts[name]()}
 

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dataprep.pipeline.progress import MOMENTS
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ("README.md", "docs/loading.md", "docs/order.md", "docs/speed.md")
@@ -113,6 +115,36 @@ def tokenizers() -> str:
     ]
     head = ["tokenizer", "dataprep, MB/s", "one-liner, MB/s", "ratio", "memory", "one-liner's"]
     return grid(head, rows)
+
+
+def sizes() -> str:
+    """Return the comparison with the one-liner by corpus, size and vocabulary."""
+    found = results("build")["sizes"]
+    rows = [
+        [
+            f"{one['megabytes']} MB, {one['corpus']}",
+            one["tokenizer"],
+            f"{one['dataprep']['wall_s']:.2f} s",
+            f"{one['one_liner']['wall_s']:.2f} s",
+            f"{one['speed_ratio']:.2f}x",
+            _memory(one["dataprep"]["peak_mib"]),
+            _memory(one["one_liner"]["peak_mib"]),
+        ]
+        for one in found["found"]
+    ]
+    head = ["input", "tokenizer", "dataprep", "one-liner", "ratio", "memory", "one-liner's"]
+    return f"{grid(head, rows)}\n\nMeasured on {found['processor']}."
+
+
+def timeline() -> str:
+    """Return the time line of a build, by tokenizer."""
+    found = results("build")["timeline"]
+    names = list(found["found"])
+    rows = [
+        [MOMENTS[moment], *(f"{found['found'][name][moment]:.2f} s" for name in names)]
+        for moment in sorted(found["found"][names[0]], key=found["found"][names[0]].get)
+    ]
+    return f"{grid(['moment', *names], rows)}\n\nMeasured on {found['processor']}."
 
 
 def references() -> str:
@@ -290,6 +322,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "build-summary": build_summary,
     "build-tokenizers": tokenizers,
     "build-references": references,
+    "build-sizes": sizes,
+    "build-timeline": timeline,
     "build-scaling": scaling,
     "build-machine": machine,
     "load-summary": load_summary,
@@ -307,6 +341,8 @@ NEEDED = {
     "build-summary": {"engines", "peers"},
     "build-tokenizers": {"engines"},
     "build-references": {"reference"},
+    "build-sizes": {"sizes"},
+    "build-timeline": {"timeline"},
     "build-scaling": {"workers", "memory", "document", "tiny"},
     "build-machine": {"machine"},
     "load-summary": {"peers"},
