@@ -14,26 +14,25 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import partial
-from typing import Any, Never, get_args
+from typing import TYPE_CHECKING, Any, Never, get_args
 
 import torch
 
 from dataprep.formats.errors import UsageError
 from dataprep.formats.read.dataset import Split
 
-from .arrays.pairs import PairDataset
 from .checks import flag_or_none
 from .loader.batch_sampler import End
 from .loader.loader import Loader
 from .loader.serve import PREFETCH, Shuffle, build_order, require_seed, serve
-from .mixture.dataset import MixedDataset
-from .mixture.loader import mixed_loader
 from .opening import DatasetLike, open_data
 from .order.skips import Skips, skips_of
 from .ranks import data_parallel
-from .rows.windows import WindowDataset
 from .specs import BuiltRows, Mixture, RowKind, RowSpec, open_rows, row_spec
 from .types import SampleDataset, Transform
+
+if TYPE_CHECKING:
+    from .mixture.dataset import MixedDataset
 
 __all__ = ["create_loader"]
 
@@ -151,6 +150,8 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     if isinstance(dataset_dir, Mapping):
         dataset_dir = Mixture(dataset_dir)
     if isinstance(dataset_dir, Mixture):
+        from .mixture.loader import mixed_loader
+
         return mixed_loader(
             make_loader, partial(_open_split, spec, sample_mask=end == "pad"),
             dataset_dir.weights, split, seed=given_seed or 0, shuffle=shuffle, by=dataset_dir.by,
@@ -166,7 +167,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     data = open_data(dataset_dir)
     samples = open_rows(data, split, spec, seed=given_seed, sample_mask=end == "pad")
     _warn_of_unread(samples)
-    own_seed = samples.seed if isinstance(samples, PairDataset) else given_seed or 0
+    own_seed = _seed_of(samples, given_seed)
     order, definition = build_order(samples, samples.split, seed=own_seed, shuffle=shuffle)
     return make_loader(samples, order=order, definition=definition, skip=skip)
 
@@ -205,10 +206,14 @@ def _transformed(
     """
     from .loader.transformed import TransformedDataset
 
-    if seed is None:
-        seed = samples.seed if isinstance(samples, PairDataset) else 0
-    data = TransformedDataset(samples, transform, seed=seed)
+    data = TransformedDataset(samples, transform, seed=_seed_of(samples, seed))
     return make_loader(data, definition={**definition, **data.transformation}, **options)
+
+
+def _seed_of(samples: SampleDataset, given: int | None) -> int:
+    """Return the seed of `samples` if they have one, as pairs do; otherwise `given`, or 0."""
+    own: int = getattr(samples, "seed", given or 0)
+    return own
 
 
 def _open_split(spec: Any, split: Split, *, sample_mask: bool) -> MixedDataset:
@@ -217,9 +222,9 @@ def _open_split(spec: Any, split: Split, *, sample_mask: bool) -> MixedDataset:
     return samples
 
 
-def _warn_of_unread(samples: SampleDataset) -> None:
+def _warn_of_unread(samples: Any) -> None:
     """Warn about tokens that are in no window because `stride` is longer than a window."""
-    if isinstance(samples, WindowDataset) and samples.unread_tokens:
+    if getattr(samples, "unread_tokens", 0):
         split = samples.split
         warnings.warn(
             f"{samples.unread_tokens:,} of the {split.tokens:,} tokens of split {split.name} are "

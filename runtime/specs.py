@@ -19,22 +19,17 @@ from dataprep.formats.errors import UsageError, naming_dataset, require
 from dataprep.formats.read.arrays import ArrayData, ArraySplit
 from dataprep.formats.read.dataset import Dataset, Split
 
-from .arrays.embeddings import EmbeddingDataset
 from .arrays.pair_data import PairData
-from .arrays.pairs import Applied, Device, PairDataset
 from .checks import flag, one_of, whole_number
-from .mixture.dataset import MixedDataset
-from .mixture.order import By
-from .rows.packing import Algorithm
-from .rows.packing import Overlong as PackedOverlong
-from .rows.preferences import FORMS, Form
-from .rows.preferences import Overlong as PreferenceOverlong
-from .rows.segments import SegmentFields
-from .rows.windows import WindowDataset
-from .types import Labels, check_id_dtype, empty_split
+from .choices import FORMS, Algorithm, Applied, By, Form, PackedOverlong, PreferenceOverlong
+from .types import Device, Labels, check_id_dtype, empty_split
 
 if TYPE_CHECKING:
+    from .arrays.embeddings import EmbeddingDataset
+    from .arrays.pairs import PairDataset
     from .arrays.tables import PairTables
+    from .mixture.dataset import MixedDataset
+    from .rows.windows import WindowDataset
 
 __all__ = [
     "BuiltRows",
@@ -113,6 +108,8 @@ class Windows:
 
     def open(self, split: Split, *, sample_mask: bool = False) -> WindowDataset:
         """Return the dataset of the windows of `split`; see `TokenRows.open`."""
+        from .rows.windows import WindowDataset
+
         _require_tokens(split, "windows")
         seq_len = self.seq_len
         if seq_len is None:
@@ -273,6 +270,8 @@ class Embeddings:
 
         Raise `UsageError` if the split holds no embeddings.
         """
+        from .arrays.embeddings import EmbeddingDataset
+
         _require_arrays(split, "embeddings")
         return EmbeddingDataset(
             split, fields=self.fields, raw=self.raw, dtype=self.dtype, sample_mask=sample_mask
@@ -313,6 +312,8 @@ class Pairs:
         `UsageError` if the spec sets `preload` or `device` although `tables` are given, or if the
         split holds no pairs.
         """
+        from .arrays.pairs import PairDataset
+
         _require_arrays(split, "pairs")
         for name, given in (("preload", self.preload), ("device", self.device is not None)):
             if tables is not None and given:
@@ -520,6 +521,8 @@ def _check_token_rows(spec: Any) -> None:
     The attention fields are `position_ids`, `doc_ids` and `cu_seqlens`. Raise `UsageError` for an
     invalid value.
     """
+    from .rows.segments import SegmentFields
+
     if spec.seq_len is not None:
         _set(spec, seq_len=whole_number("seq_len", spec.seq_len, 1))
     one_of("labels", spec.labels, (None, *get_args(Labels)))

@@ -27,6 +27,7 @@ __all__ = [
     "Batch",
     "BatchDataset",
     "Collate",
+    "Device",
     "Labels",
     "SampleDataset",
     "SampleList",
@@ -43,6 +44,7 @@ Batch = dict[str, torch.Tensor]
 Collate = Callable[[list[Any]], Any]
 """A function that makes a batch from a list of samples."""
 Labels = Literal["shifted", "unshifted"]
+Device = str | torch.device | None
 Seeds = npt.NDArray[np.uint64]
 Transform = Callable[[Batch, Seeds], Batch]
 """A function that takes a batch and a seed for each row, and returns the changed batch."""

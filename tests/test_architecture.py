@@ -59,7 +59,7 @@ LAYERS: dict[str, list[tuple[str, ...]]] = {
         ("padding",),
         ("order",),
         ("types", "ranks", "seeding"),
-        ("errors", "checks", "sample_numbers"),
+        ("errors", "checks", "choices", "sample_numbers"),
     ],
     "cli": [
         ("entry",),

@@ -21,15 +21,14 @@ from dataprep.formats.storage import storage_errors
 
 if TYPE_CHECKING:
     from dataprep.formats.read.dataset import Dataset, Split
+    from dataprep.runtime.choices import Algorithm, By
     from dataprep.runtime.inspect.trace import Traceable
     from dataprep.runtime.loader.batch_sampler import End, GlobalBatchSampler
     from dataprep.runtime.loader.loader import Loader
     from dataprep.runtime.loader.serve import Shuffle
     from dataprep.runtime.mixture.dataset import MixtureDataset
-    from dataprep.runtime.mixture.order import By
     from dataprep.runtime.order.permutation import Positions
     from dataprep.runtime.order.skips import Skips
-    from dataprep.runtime.rows.packing import Algorithm
     from dataprep.runtime.specs import RowKind
 
 __all__ = [

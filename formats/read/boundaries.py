@@ -9,10 +9,10 @@ keeps all offsets in memory and takes a third of the time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -26,8 +26,7 @@ LOADED_DOCUMENTS = 1 << 22
 _NONE = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of documents that lie in some windows: int64 arrays with one entry for each part.
 
     In the concatenated windows, the tokens at positions `begin[k]` to `begin[k] + length[k] - 1`
@@ -47,8 +46,7 @@ class Parts:
         return Parts(begin=self.begin[some], length=self.length[some], document=self.document[some])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Pieces:
+class _Pieces(msgspec.Struct, frozen=True, kw_only=True):
     """Windows cut at the ends of shards: int64 arrays with one entry for each piece, in order.
 
     Piece k consists of the tokens at positions `begin[k]` to `last[k]` (inclusive) of shard
@@ -62,8 +60,7 @@ class _Pieces:
     at: Counts
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Boundaries:
+class Boundaries(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets of the documents of a split, looked up in the files of its shards.
 
     Shard k begins at position `token_base[k]` of the split, with document `document_base[k]`. Both

@@ -38,7 +38,7 @@ import numpy as np
 from ..errors import StorageError
 from ..files.safe_open import wrong_size
 from .pread import PreadFiles
-from .sharded import Numbers, Positions, bases
+from .sharded import Numbers, Positions, bases, distinct
 
 __all__ = ["HUGE", "MappedFiles", "file_places", "lines_of"]
 
@@ -204,11 +204,8 @@ class MappedFiles:
 
 
 def _each(shards: Positions | int) -> list[int]:
-    """Return the distinct shard numbers in `shards`, in increasing order.
-
-    The function does not call np.unique, which would import numpy.ma and take 15 ms.
-    """
-    return sorted(set(np.atleast_1d(shards).tolist()))
+    """Return the distinct shard numbers in `shards`, in increasing order."""
+    return distinct(np.atleast_1d(shards)).tolist()
 
 
 def _not_mapped(name: str, error: OSError) -> StorageError:

@@ -18,7 +18,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from ..errors import IntegrityError, damaged_file
 from ..manifest.tokens import ShardEntry
 from .open_files import Files
-from .sharded import Stream, bases
+from .sharded import Stream, bases, distinct
 
 __all__ = ["Groups", "RecordIds"]
 
@@ -55,7 +55,7 @@ class Groups:
         _check_inside("records", records, len(self))
         first, stop = np.empty_like(records), np.empty_like(records)
         shard = self._records.searchsorted(records, "right") - 1
-        for number in np.unique(shard).tolist():
+        for number in distinct(shard).tolist():
             there = np.flatnonzero(shard == number)
             local = records[there] - self._records[number]
             groups = self._array(self._groups[number])
@@ -77,7 +77,7 @@ class Groups:
         _check_inside("documents", documents, int(self._documents[-1]))
         out = np.empty(len(documents), np.float32)
         shard = self._documents.searchsorted(documents, "right") - 1
-        for number in np.unique(shard).tolist():
+        for number in distinct(shard).tolist():
             there = np.flatnonzero(shard == number)
             local = documents[there] - self._documents[number]
             out[there] = self._array(self._scores[number])[local]
@@ -92,7 +92,7 @@ class Groups:
         _check_inside("documents", documents, int(self._documents[-1]))
         out = np.empty_like(documents)
         shard = self._documents.searchsorted(documents, "right") - 1
-        for number in np.unique(shard).tolist():
+        for number in distinct(shard).tolist():
             there = np.flatnonzero(shard == number)
             # uint64 as the array: keys of another type would make numpy convert the whole array.
             keys = (documents[there] - self._documents[number]).astype(np.uint64)

@@ -26,6 +26,7 @@ __all__ = [
     "WindowPlaces",
     "bases",
     "check_inside",
+    "distinct",
     "unsigned_max",
 ]
 
@@ -318,6 +319,21 @@ def unsigned_max(values: Positions) -> int:
     """
     unsigned = values.view(np.uint64)
     return int(unsigned.item(unsigned.argmax()))
+
+
+def distinct(numbers: Numbers) -> Numbers:
+    """Return the different values of the array `numbers` [n], in increasing order: a new array.
+
+    `numpy.unique` gives the same for numbers, but its first call imports `numpy.ma`, which takes
+    9 ms, and for thousands of numbers it takes eight times as long.
+
+    >>> distinct(np.array([7, 3, 7])).tolist()
+    [3, 7]
+    """
+    ordered = np.sort(numbers)
+    first = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return ordered[first]
 
 
 def check_inside(what: str, starts: Positions, length: int, total: int) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dataprep.formats.manifest.curriculum import Curriculum
 from dataprep.formats.read.arrays import ArrayData, open_arrays
 from dataprep.formats.read.open_files import ReadBy
 
-from .curriculum import stored_curriculum
-from .pairs import Applied, Device, PairDataset
-from .tables import PairTables, device_of
+from ..choices import Applied
+from ..types import Device
+
+if TYPE_CHECKING:
+    from .pairs import PairDataset
 
 __all__ = ["PairData", "open_pairs"]
 
@@ -40,6 +43,9 @@ class PairData:
     """
 
     def __init__(self, data: ArrayData, *, preload: bool = False, device: Device = None) -> None:
+        from .curriculum import stored_curriculum
+        from .tables import PairTables, device_of
+
         self.data = data
         self.curriculum = stored_curriculum(data)
         self.tables = PairTables(data, preload=preload, device=device_of(device))
@@ -70,6 +76,8 @@ class PairData:
         sample_mask: bool = False,
     ) -> PairDataset:
         """Return the pairs of the split `name`. All other arguments are those of `PairDataset`."""
+        from .pairs import PairDataset
+
         return PairDataset(
             self.data.split(name), seed=seed, curriculum=curriculum, schedule=schedule,
             clusters=clusters, sample_mask=sample_mask, tables=self.tables,

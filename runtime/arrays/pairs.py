@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -22,9 +22,10 @@ from dataprep.formats.read.arrays import ArraySplit, NamedArray
 from dataprep.formats.read.sharded import check_inside
 
 from ..checks import whole_number
+from ..choices import Applied
 from ..order.epoch_tag import MAX_EPOCH, epochs_of
 from ..sample_numbers import PADDING, Indices, Ints, sample_numbers
-from ..types import Batch, BatchDataset, empty_split
+from ..types import Batch, BatchDataset, Device, empty_split
 from .batch_checks import check_pairs
 from .curriculum import VERSION, VariantDraw, stored_curriculum, stored_seed
 from .negatives import Given, Negatives, read_negatives
@@ -32,10 +33,8 @@ from .reports import MemoryReport, PairStatistics, resident_bytes, statistics_of
 from .stored_rows import rows_of, spans_of
 from .tables import EMBEDDINGS, PairTables, device_of
 
-__all__ = ["Applied", "Device", "PairDataset"]
+__all__ = ["PairDataset"]
 
-Applied = Literal["train", "all"]
-Device = str | torch.device | None
 _SCALARS = ("pair_cluster_id", "pair_relevance", "centroid_distances")
 _BLOCK = 1 << 20  # pairs whose clusters are read at once
 

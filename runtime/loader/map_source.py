@@ -12,10 +12,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..checks import whole_number
-from ..order.blocks import Blocks
 from ..order.epoch_tag import with_epoch
 from ..order.order_checksum import DIGEST_MASK
 from ..order.permutation import Positions
@@ -26,6 +25,9 @@ from .batch_source import Counted
 from .order_match import served_datasets
 from .state import Progress, progress_from, state_of
 from .state_errors import warn_of_dropped, whole
+
+if TYPE_CHECKING:
+    from ..order.blocks import Blocks
 
 __all__ = ["Announcer", "MapSource"]
 
@@ -163,6 +165,8 @@ class MapSource:
         If the order or the state has no block sizes, or if the user chose the sizes, return None
         and the unchanged definition. Raise `UsageError` if a size in `state` is not a whole number.
         """
+        from ..order.blocks import Blocks
+
         order, stored = self.sampler.order, {}
         if isinstance(state, Mapping):
             stored = state.get("order", {})

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import msgspec
 
 from dataprep.formats.errors import IncompatibleError
 
@@ -49,8 +50,7 @@ class OpenSplit(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServedDatasets:
+class ServedDatasets(msgspec.Struct, frozen=True, kw_only=True):
     """Datasets that a loader serves, and the fields in which its order may differ from a state.
 
     If `datasets` is empty, messages show content ids instead of names. The tuple `weights` is empty

@@ -25,10 +25,10 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -187,8 +187,7 @@ class ReadAhead:
         return shard, begins[full] * item + offset, ends[full] * item + offset
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Files:
+class _Files(msgspec.Struct, frozen=True, kw_only=True):
     """Files of one or several splits (or arrays), in order.
 
     All arrays are int64. For file `k`, `item[k]` is the size of a token, `offset[k]` the position

@@ -22,7 +22,6 @@ from dataprep.formats.read.arrays import ArraySplit
 from dataprep.formats.read.dataset import Split
 
 from ..checks import flag, flag_or_none, whole_number
-from ..order.blocks import Blocks, block_sizes
 from ..order.permutation import ALGORITHM, Order, Sequential, Shuffled
 from ..order.skips import Skips, skips_of
 from ..types import SampleDataset
@@ -72,6 +71,8 @@ def build_order(
     purpose = str(samples.definition["kind"])
     if kind == "full":
         return Shuffled(content_id=content_id, seed=seed, purpose=purpose), definition
+    from ..order.blocks import Blocks, block_sizes
+
     block, window = block_sizes(_sample_bytes(samples, split))
     order = Blocks(content_id=content_id, seed=seed, purpose=purpose, block=block, window=window,
                    default_sizes=True)  # fmt: skip

@@ -16,8 +16,9 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from dataprep.formats.errors import IncompatibleError, UsageError
 
@@ -32,8 +33,7 @@ _KIND = "dataprep loader state"
 _UNKNOWN = ServedDatasets()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """Progress of a loader within an epoch.
 
     `position` is the next position to serve; skipped samples also have positions. `digest` is the

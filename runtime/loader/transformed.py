@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from dataprep.formats.errors import UsageError, require
+from dataprep.formats.read.sharded import distinct
 
 from ..checks import inner_function, name_of, whole_number
 from ..order.epoch_tag import MAX_EPOCH, MAX_SAMPLE, epochs_of
@@ -179,7 +180,7 @@ class TransformedDataset(BatchDataset):
     def _seeds(self, numbers: Ints) -> Seeds:
         samples, epochs = epochs_of(numbers, self.epoch)
         keys = np.zeros(len(samples), np.uint64)
-        for epoch in np.unique(epochs).tolist():
+        for epoch in distinct(epochs).tolist():
             keys[epochs == epoch] = self._key_of(epoch)
         return finalise(finalise(keys) + samples.view(np.uint64) * np.uint64(GOLDEN))
 

@@ -22,10 +22,12 @@ import torch
 from dataprep.formats.errors import DataprepError, IncompatibleError, UsageError, name_dataset
 from dataprep.formats.manifest.tokens import TokenizerEntry
 from dataprep.formats.read.dataset import Split
+from dataprep.formats.read.sharded import distinct
 
+from ..choices import By
 from ..sample_numbers import PADDING, Indices, Ints, check_samples, sample_numbers
 from ..types import IGNORED_LABEL, Batch, BatchDataset, SampleDataset
-from .order import By, WeightedSource, WeightedSources
+from .order import WeightedSource, WeightedSources
 from .schedule import MAX_PERIOD, TOLERANCE, Weight
 
 __all__ = ["MixedDataset", "MixtureDataset", "SourcePadding", "SourceRows", "check_fit", "merge"]
@@ -151,7 +153,7 @@ class MixtureDataset(BatchDataset):
         """
         check_samples(samples[samples != PADDING], len(self))
         source = np.maximum(np.searchsorted(self.base, samples, "right") - 1, 0)
-        for which in np.unique(source).tolist():
+        for which in distinct(source).tolist():
             rows = np.flatnonzero(source == which)
             own = samples[rows]
             yield which, rows, np.where(own == PADDING, PADDING, own - self.base[which])

@@ -19,6 +19,7 @@ import numpy as np
 from dataprep.formats.errors import UsageError, naming_dataset
 from dataprep.formats.read.dataset import Dataset, Split
 
+from ..choices import By
 from ..loader.loader import Loader
 from ..loader.order_match import comparable
 from ..loader.serve import Shuffle, shuffle_kind
@@ -31,7 +32,7 @@ from ..rows.packed import PackedDataset
 from ..rows.preferences import PreferenceDataset
 from ..rows.windows import WindowDataset
 from .dataset import MixedDataset, MixtureDataset
-from .order import By, MixtureOrder, Realised, WeightedSources
+from .order import MixtureOrder, Realised, WeightedSources
 from .phases import Phase, source_of
 
 __all__ = ["mean_tokens", "mixed_loader", "realised"]

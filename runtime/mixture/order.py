@@ -36,6 +36,7 @@ from dataprep.formats.canonical import digest_of
 from dataprep.formats.errors import UsageError, require
 
 from ..checks import name_of
+from ..choices import By
 from ..order.blocks import Blocks
 from ..order.permutation import MAX_SAMPLES, Order, OrderKey, Positions, Sequential, Shuffled, key
 from ..order.phased import Spot
@@ -43,9 +44,7 @@ from ..order.skips import Skips
 from .phases import MAX_POSITION, Phase, next_phases, phases_from, sizes_of, source_of
 from .schedule import MAX_PERIOD, TOLERANCE, Schedule, Weight, as_fraction
 
-__all__ = ["By", "MixtureOrder", "Realised", "WeightedSource", "WeightedSources"]
-
-By = Literal["samples", "tokens"]
+__all__ = ["MixtureOrder", "Realised", "WeightedSource", "WeightedSources"]
 
 
 class Realised(TypedDict):

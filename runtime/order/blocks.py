@@ -55,6 +55,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dataprep.formats.errors import UsageError
+from dataprep.formats.read.sharded import distinct
 
 from .permutation import MAX_SAMPLES, OrderKey, Positions, key, permute, unpermute
 
@@ -226,7 +227,7 @@ class _Plan(NamedTuple):
         if inside.size and (size := int(sizes.min())) == sizes.max():
             return move(inside, size, self.inside_key, windows)
         out = np.empty_like(inside)
-        for size in np.unique(sizes).tolist():
+        for size in distinct(sizes).tolist():
             here = sizes == size
             out[here] = move(inside[here], size, self.inside_key, windows[here])
         return out

@@ -28,10 +28,10 @@ For data larger than the page cache, see `dataprep.runtime.order.blocks`.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -70,8 +70,7 @@ Positions = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
-class OrderKey:
+class OrderKey(msgspec.Struct, frozen=True):
     """Key of a permutation: an odd multiplier and an addend for each round, both 64-bit."""
 
     rounds: tuple[tuple[int, int], ...]
@@ -120,8 +119,7 @@ class Order(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shuffled:
+class Shuffled(msgspec.Struct, frozen=True, kw_only=True):
     """An order that is a new permutation of all samples in every epoch.
 
     Different values of `purpose` give unrelated orders.
@@ -145,8 +143,7 @@ class Shuffled:
         return unpermute(samples, n, key(self.content_id, self.seed, epoch, self.purpose))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sequential:
+class Sequential(msgspec.Struct, frozen=True, kw_only=True):
     """The order in which the samples are stored, the same in every epoch."""
 
     @property

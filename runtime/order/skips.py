@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import InputError, UsageError
+from dataprep.formats.read.sharded import distinct
 from dataprep.formats.storage import storage_errors
 
 from .permutation import MAX_SAMPLES, Order, Positions
@@ -215,7 +216,7 @@ def _checked(samples: Any) -> Positions:
     wrong = numbers[(numbers < 0) | (numbers >= MAX_SAMPLES)]
     if len(wrong):
         raise _not_samples(str(wrong[0]))
-    found = np.unique(numbers).astype(np.int64)
+    found: Positions = distinct(numbers).astype(np.int64)
     found.flags.writeable = False
     return found
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.read.dataset import Split
+from dataprep.formats.read.sharded import distinct
 
 from ..sample_numbers import Ints
 from ..types import IGNORED_LABEL, Labels
@@ -54,7 +55,7 @@ def document_spans(split: Split, documents: Ints) -> tuple[Ints, Ints]:
         )
     starts, stops = np.empty_like(documents), np.empty_like(documents)
     shard = split.document_base.searchsorted(documents, "right") - 1
-    for number in np.unique(shard).tolist():
+    for number in distinct(shard).tolist():
         there = np.flatnonzero(shard == number)
         local = documents[there] - split.document_base[number]
         offsets = split.offsets(number)

@@ -24,11 +24,13 @@ import torch
 from dataprep.formats.errors import InputError, IntegrityError, UsageError
 from dataprep.formats.read.boundaries import ragged
 from dataprep.formats.read.dataset import Split
+from dataprep.formats.read.sharded import distinct
 
+from ..choices import Algorithm, PackedOverlong
 from ..sample_numbers import PADDING, Indices, Ints, check_samples, sample_numbers
 from ..types import IGNORED_LABEL, Batch, BatchDataset, Labels, numpy_dtype, reopened
 from .gather import copy_mask, copy_tokens
-from .packing import Algorithm, Overlong, PackingOptions, PackingReport
+from .packing import PackingOptions, PackingReport
 from .packing_plan import packing_definition, packing_plan, pieces_of_tokens
 from .segments import SegmentFields, Segments, too_many_segments
 
@@ -82,7 +84,7 @@ class PackedDataset(BatchDataset):
         *,
         seq_len: int,
         algorithm: Algorithm = "first-fit",
-        overlong: Overlong = "split",
+        overlong: PackedOverlong = "split",
         labels: Labels | None = "shifted",
         position_ids: bool = False,
         doc_ids: bool = False,
@@ -212,7 +214,7 @@ class PackedDataset(BatchDataset):
         rows = bounds.searchsorted(pieces, "right") - 1
         self._check_plan((rows >= 0) & (rows < self._rows))
         self._check_plan((bounds[rows] <= pieces) & (pieces < bounds[rows + 1]))
-        return np.unique(rows)
+        return distinct(rows)
 
     def _pieces(self, samples: Ints) -> tuple[Segments, Ints, Ints]:
         """Return the segments of the rows `samples`, and two arrays with an entry for each segment.

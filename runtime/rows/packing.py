@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -29,13 +29,12 @@ import numpy.typing as npt
 from dataprep.formats.errors import InputError, IntegrityError, require
 
 from ..checks import whole_number
+from ..choices import Algorithm, PackedOverlong
 from ..sample_numbers import Ints
 
 __all__ = [
     "CHUNK",
     "PACKING_VERSION",
-    "Algorithm",
-    "Overlong",
     "PackedRows",
     "Packer",
     "PackingOptions",
@@ -47,8 +46,6 @@ CHUNK = 1 << 18
 """Pieces that are packed together; another number gives other rows."""
 PACKING_VERSION = 1
 MAX_SEQ_LEN = (1 << 31) - 1
-
-Overlong = Literal["split", "truncate", "drop", "error"]
 
 _BLOCK = 1 << 20  # documents that are cut in one step
 
@@ -65,7 +62,7 @@ class PackingOptions:
 
     seq_len: int
     algorithm: Algorithm = "first-fit"
-    overlong: Overlong = "split"
+    overlong: PackedOverlong = "split"
 
     def __post_init__(self) -> None:
         seq_len = whole_number("seq_len", self.seq_len, 1)
@@ -74,7 +71,7 @@ class PackingOptions:
         object.__setattr__(self, "seq_len", seq_len)
         for name, value, known in (
             ("algorithm", self.algorithm, get_args(Algorithm)),
-            ("overlong", self.overlong, get_args(Overlong)),
+            ("overlong", self.overlong, get_args(PackedOverlong)),
         ):
             require(value in known, name, f"must be one of {known}, got {value!r}")
 
@@ -295,7 +292,6 @@ def _in_order(row: Ints) -> tuple[Ints, int]:
     return number[row], len(first)
 
 
-Algorithm = Literal["first-fit", "best-fit"]
 _Placed = Iterator[tuple[Ints, Ints]]  # for each length: rows, and how many pieces go into each
 
 _TIDY = 16  # full rows are removed once in so many lengths

@@ -21,7 +21,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import time
 import warnings
 import zlib
@@ -39,6 +38,7 @@ from dataprep.formats.files.paths import is_remote, local_path
 from dataprep.formats.files.safe_open import open_ordinary
 from dataprep.formats.read.dataset import ReadBy
 from dataprep.formats.read.pread import File, FileArray
+from dataprep.formats.read.sharded import distinct
 from dataprep.formats.storage import (
     FileWriter,
     create_directory,
@@ -261,7 +261,7 @@ class _PlanArray(FileArray):
         if not self._all_sound:
             blocks = at >> self._shift
             if not self._sound[blocks].all():
-                self._compare(np.unique(blocks))
+                self._compare(distinct(blocks))
         found: Array = self._mapped[at]
         return found
 
@@ -349,7 +349,7 @@ def _create(
     """
     create_directory(path.parent, parents=True, exist_ok=True)
     _remove_abandoned(path.parent)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
         _write(temporary, definition, dtypes, make)
         sync_file(temporary)

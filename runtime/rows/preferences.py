@@ -12,7 +12,7 @@ enforce that limit. In that case, the lengths of all documents are read once.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -20,7 +20,9 @@ import torch
 from dataprep.formats.errors import InputError, UsageError, require
 from dataprep.formats.read.boundaries import ragged
 from dataprep.formats.read.dataset import Split
+from dataprep.formats.read.sharded import distinct
 
+from ..choices import PreferenceOverlong
 from ..padding import Padding, PadTo
 from ..sample_numbers import PADDING, Indices, Ints, check_samples, sample_numbers
 from ..types import (
@@ -36,11 +38,7 @@ from .document_lengths import require_fit, too_long
 from .gather import copy_mask, document_spans, padded_rows
 from .packed import padding_id
 
-__all__ = ["FORMS", "Form", "Overlong", "PreferenceDataset"]
-
-Form = Literal["pairs", "labels", "groups"]
-FORMS = get_args(Form)
-Overlong = Literal["error", "truncate-left"]
+__all__ = ["PreferenceDataset"]
 
 
 class PreferenceDataset(BatchDataset):
@@ -97,7 +95,7 @@ class PreferenceDataset(BatchDataset):
         split: Split,
         *,
         max_length: int | None = None,
-        overlong: Overlong = "error",
+        overlong: PreferenceOverlong = "error",
         labels: Labels | None = "shifted",
         pad_to: PadTo = "longest",
         multiple: int = 1,
@@ -122,7 +120,7 @@ class PreferenceDataset(BatchDataset):
 
     def _check(self) -> None:
         for name, value, known in (
-            ("overlong", self.overlong, get_args(Overlong)),
+            ("overlong", self.overlong, get_args(PreferenceOverlong)),
             ("labels", self.labels, (None, *get_args(Labels))),
         ):
             require(value in known, name, f"must be one of {known}, got {value!r}")
@@ -282,7 +280,7 @@ class PreferenceDataset(BatchDataset):
         first, last = self._groups.holding(ends).tolist()
         taken, _ = self._read(np.arange(first, last + 1, dtype=np.int64))
         touched = (taken.starts < stop) & (taken.starts + taken.lengths > max(start, 0))
-        found: Ints = first + np.unique(taken.row[touched])
+        found: Ints = first + distinct(taken.row[touched])
         return found
 
     def lengths_of(self, samples: Ints) -> Ints:

@@ -25,6 +25,7 @@ import torch
 from dataprep.formats.errors import UsageError
 from dataprep.formats.read.boundaries import ragged
 from dataprep.formats.read.dataset import Split
+from dataprep.formats.read.sharded import distinct
 
 from ..checks import flag, whole_number
 from ..sample_numbers import Ints
@@ -220,7 +221,7 @@ class Segments:
         if int(self.length.sum()) == total:
             return _Runs(self.begin, self.length, self.document, padded=False)
         edges = np.arange(0, total + 1, self.seq_len)
-        cuts = np.unique(np.concatenate([self.begin, self.begin + self.length, edges]))
+        cuts = distinct(np.concatenate([self.begin, self.begin + self.length, edges]))
         document = np.full(len(cuts) - 1, -1, np.int64)
         document[np.searchsorted(cuts, self.begin)] = self.document
         return _Runs(cuts[:-1], np.diff(cuts), document, padded=True)

@@ -25,6 +25,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from dataprep.formats.errors import UsageError
+from dataprep.formats.read.sharded import distinct
 
 from ..order.permutation import Positions
 
@@ -128,7 +129,7 @@ class Ranges:
         kept = firsts < stops
         firsts, stops = firsts[kept], stops[kept]
         bases = np.append(0, np.cumsum(self.stops - self.starts))
-        cuts = np.unique(np.concatenate([bases, firsts, stops]))
+        cuts = distinct(np.concatenate([bases, firsts, stops]))
         low, high = cuts[:-1], cuts[1:]
         stretch = np.searchsorted(firsts, low, "right") - 1
         inside = stretch >= 0

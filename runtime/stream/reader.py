@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.read.dataset import Split
-from dataprep.formats.read.sharded import Stream
+from dataprep.formats.read.sharded import Stream, distinct
 
 from ..loader.readahead import ReadAhead
 from ..order.permutation import Positions
@@ -139,7 +139,7 @@ class _HeldStream(Stream):
         """
         return [
             self._windows(length)[places[lengths == length]]
-            for length in np.unique(lengths).tolist()
+            for length in distinct(lengths).tolist()
         ]
 
     def put(self, places: Positions, lengths: Positions, numbers: list[npt.NDArray[Any]]) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from dataprep.formats.read.dataset import Split, open_dataset
 from dataprep.formats.verify.verify import verify
-from dataprep.runtime.rows.preferences import FORMS, PreferenceDataset
+from dataprep.runtime.choices import FORMS
+from dataprep.runtime.rows.preferences import PreferenceDataset
 from dataprep.runtime.types import Labels
 from tests.runtime.rows.test_preferences import reference, same
 from tests.scenes.chats import build_chats, chatml

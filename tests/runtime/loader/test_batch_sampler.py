@@ -201,7 +201,7 @@ def test_an_epoch_begins_at_its_first_position_though_that_is_skipped() -> None:
 def test_an_order_that_repeats_samples_has_nothing_to_skip() -> None:
     """Where a sample stands at several positions, leaving it out means nothing."""
 
-    class Repeating(Sequential):
+    class Repeating(Sequential, frozen=True):
         bijective = False
 
     GlobalBatchSampler(12, 2, order=Repeating())

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from dataprep.formats.canonical import digest_of
 from dataprep.formats.errors import UsageError
+from dataprep.runtime.choices import By
 from dataprep.runtime.loader.batch_sampler import End, GlobalBatchSampler
-from dataprep.runtime.mixture.order import By, MixtureOrder, WeightedSource, WeightedSources
+from dataprep.runtime.mixture.order import MixtureOrder, WeightedSource, WeightedSources
 from dataprep.runtime.order.permutation import Sequential, key, permute
 from tests.support import examples
 

@@ -88,7 +88,7 @@ def test_epochs_are_kept_and_never_mixed_up() -> None:
     """The gaps of an epoch are computed once, for each order and size of their own."""
     asked: list[int] = []
 
-    class Counting(Sequential):
+    class Counting(Sequential, frozen=True):
         def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
             asked.append(epoch)
             return super().positions(samples, n, epoch)

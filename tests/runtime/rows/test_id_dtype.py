@@ -21,13 +21,14 @@ from torch.utils.data import DataLoader
 from dataprep import Documents, Mixture, Packed, Preferences, Windows, create_loader
 from dataprep.formats.errors import UsageError
 from dataprep.formats.read.dataset import open_dataset
+from dataprep.runtime.choices import FORMS
 from dataprep.runtime.collate.masked_lm import MaskedLM
 from dataprep.runtime.external.data_module import UniversalDataModule
 from dataprep.runtime.inspect.first_batch import validate_first_batch
 from dataprep.runtime.loader.loader import Loader
 from dataprep.runtime.rows.documents import DocumentDataset
 from dataprep.runtime.rows.packed import PackedDataset
-from dataprep.runtime.rows.preferences import FORMS, PreferenceDataset
+from dataprep.runtime.rows.preferences import PreferenceDataset
 from dataprep.runtime.rows.windows import WindowDataset
 from dataprep.runtime.specs import TokenRows
 from dataprep.runtime.types import IGNORED_LABEL

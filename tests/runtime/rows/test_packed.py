@@ -24,10 +24,11 @@ from torch.utils.data import DataLoader
 from dataprep.formats.errors import InputError, IntegrityError, UsageError
 from dataprep.formats.read import mapped as arena
 from dataprep.formats.read.dataset import ReadBy, Split, open_dataset
+from dataprep.runtime.choices import Algorithm, PackedOverlong
 from dataprep.runtime.rows import plan_cache as packing_store
 from dataprep.runtime.rows.documents import DocumentDataset
 from dataprep.runtime.rows.packed import PackedDataset
-from dataprep.runtime.rows.packing import Algorithm, Overlong, PackingOptions
+from dataprep.runtime.rows.packing import PackingOptions
 from dataprep.runtime.rows.plan_cache import Emit, stored_plan
 from dataprep.runtime.sample_numbers import PADDING
 from dataprep.runtime.types import IGNORED_LABEL, Labels
@@ -103,7 +104,7 @@ def test_rows_equal_the_reference(
     lengths: list[list[int]],
     seq_len: int,
     pack: Algorithm,
-    overlong: Overlong,
+    overlong: PackedOverlong,
     labels: Labels | None,
     vocab_size: int,
     masked: bool,

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import InputError, IntegrityError, UsageError
+from dataprep.runtime.choices import Algorithm, PackedOverlong
 from dataprep.runtime.rows.packing import (
-    Algorithm,
-    Overlong,
     PackedRows,
     Packer,
     PackingOptions,
@@ -44,7 +43,7 @@ def reference_assign(lengths: Sequence[int], seq_len: int, algorithm: Algorithm)
     return row
 
 
-def reference_pieces(lengths: Sequence[int], seq_len: int, overlong: Overlong) -> list[Piece]:
+def reference_pieces(lengths: Sequence[int], seq_len: int, overlong: PackedOverlong) -> list[Piece]:
     """What is to be packed, one document at a time."""
     pieces: list[Piece] = []
     token = 0
@@ -127,7 +126,7 @@ def test_assign_equals_one_by_one_on_many_lengths(algorithm: Algorithm) -> None:
     chunk=st.integers(1, 20),
 )
 def test_rows_equal_the_reference(
-    parts: list[list[int]], seq_len: int, algorithm: Algorithm, overlong: Overlong, chunk: int
+    parts: list[list[int]], seq_len: int, algorithm: Algorithm, overlong: PackedOverlong, chunk: int
 ) -> None:
     """Rows are those of the plain version, however the lengths arrive; the counts are right."""
     options = PackingOptions(seq_len=seq_len, algorithm=algorithm, overlong=overlong)

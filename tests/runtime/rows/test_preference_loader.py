@@ -14,6 +14,7 @@ import torch
 
 from dataprep.formats.errors import IncompatibleError, InputError, UsageError
 from dataprep.formats.read.dataset import open_dataset
+from dataprep.runtime.choices import FORMS
 from dataprep.runtime.external.builder import DataLoaderBuilder
 from dataprep.runtime.external.data_module import UniversalDataModule
 from dataprep.runtime.external.map_loader import Buckets
@@ -21,7 +22,7 @@ from dataprep.runtime.inspect.first_batch import validate_first_batch
 from dataprep.runtime.inspect.trace import steps_of_document, trace_step
 from dataprep.runtime.loader.loader import Loader
 from dataprep.runtime.mixture.loader import realised
-from dataprep.runtime.rows.preferences import FORMS, PreferenceDataset
+from dataprep.runtime.rows.preferences import PreferenceDataset
 from dataprep.runtime.specs import RowKind
 from dataprep.runtime.stream.dataset import StreamDataset
 from tests.scenes.datasets import EOS_ID, make_dataset, random_split

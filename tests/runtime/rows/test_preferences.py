@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.formats.read.dataset import ReadBy, open_dataset
+from dataprep.runtime.choices import FORMS, PreferenceOverlong
 from dataprep.runtime.collate.preference import GRPO, KTO, Preference
-from dataprep.runtime.rows.preferences import FORMS, Overlong, PreferenceDataset
+from dataprep.runtime.rows.preferences import PreferenceDataset
 from dataprep.runtime.sample_numbers import PADDING
 from dataprep.runtime.types import IGNORED_LABEL, Labels
 from tests.scenes.datasets import EOS_ID, make_dataset, random_split
@@ -135,7 +136,7 @@ def test_batches_equal_the_collators(
         path = Path(folder) / "d"
         records: list[Any] = [*written(path, form, *counts, seed=seed)]
         split = open_dataset(path, io=io).split("train")
-        overlong: Overlong = "error" if limit is None else "truncate-left"
+        overlong: PreferenceOverlong = "error" if limit is None else "truncate-left"
         options: dict[str, Any] = {
             "max_length": limit, "overlong": overlong, "labels": labels,
             "multiple": multiple, "plan_dir": Path(folder) / "plans",
