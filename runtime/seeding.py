@@ -113,19 +113,19 @@ def isolated() -> Iterator[None]:
     """
     python, torch_state = random.getstate(), torch.get_rng_state()
     # Saving and restoring NumPy's state takes 100 us, exchanging its generator no time.
-    own = _NUMPY.get_bit_generator()
+    numpy: Any = np.random  # whose types lack these two functions
+    own = numpy.get_bit_generator()
     spare = _SPARE.pop() if _SPARE else np.random.MT19937(0)
-    _NUMPY.set_bit_generator(spare)
+    numpy.set_bit_generator(spare)
     try:
         yield
     finally:
-        _NUMPY.set_bit_generator(own)
+        numpy.set_bit_generator(own)
         _SPARE.append(spare)
         random.setstate(python)
         torch.set_rng_state(torch_state)
 
 
-_NUMPY: Any = np.random  # whose types lack these two functions
 _SPARE: list[np.random.MT19937] = []
 
 

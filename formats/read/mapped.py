@@ -205,7 +205,8 @@ class MappedFiles:
 
 def _each(shards: Positions | int) -> list[int]:
     """Return the distinct shard numbers in `shards`, in increasing order."""
-    return distinct(np.atleast_1d(shards)).tolist()
+    found: list[int] = distinct(np.atleast_1d(shards)).tolist()
+    return found
 
 
 def _not_mapped(name: str, error: OSError) -> StorageError:
