@@ -322,7 +322,7 @@ def unsigned_max(values: Positions) -> int:
 
 
 def distinct(numbers: Numbers) -> Numbers:
-    """Return the different values of the array `numbers` [n], in increasing order: a new array.
+    """Return the different values in the array `numbers`, in increasing order, as a new array [n].
 
     `numpy.unique` gives the same for numbers, but its first call imports `numpy.ma`, which takes
     9 ms, and for thousands of numbers it takes eight times as long.
@@ -330,7 +330,7 @@ def distinct(numbers: Numbers) -> Numbers:
     >>> distinct(np.array([7, 3, 7])).tolist()
     [3, 7]
     """
-    ordered = np.sort(numbers)
+    ordered = np.sort(numbers, axis=None)
     first = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     return ordered[first]

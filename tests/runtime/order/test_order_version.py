@@ -102,7 +102,7 @@ def test_sizes_of_blocks_come_from_the_state(root: Path, monkeypatch: pytest.Mon
     list(islice(first, 3))
     state = json.loads(json.dumps(first.state_dict()))
     rest = [batch["input_ids"].tolist() for batch in first][3:]
-    monkeypatch.setattr("dataprep.runtime.loader.serve.block_sizes", lambda _: (2, 3))
+    monkeypatch.setattr("dataprep.runtime.order.blocks.block_sizes", lambda _: (2, 3))
     again = create_loader(root / "a", "train", 4, seq_len=8, shuffle="blocks", skip=[3, 30])
     assert (again.order["block"], again.order["window"]) == (2, 3)
     again.load_state_dict(state)
