@@ -17,6 +17,7 @@ either; medians are quoted.
 purpose: ids of 4 bytes, 100 shards. `types`: batches of int32 and of int64 in turn, then their
 floors in turn. `cold`: tokens of the first seconds after the files were dropped from the page
 cache, ours and the hand-written loader of FILE in turn. `start`: 10**9 samples in sparse files.
+`first`: for each kind of rows, the time from `import torch` to the first batch of a script.
 `steps`: a training step of matrix products beside the loader. `peers`: PYTHON is an interpreter
 with the peers installed and FILE the harness that drives them, one process each, in rounds with
 ours. Results: benchmarks/results/load.json, each part as it is measured.
@@ -41,6 +42,7 @@ from pathlib import Path
 from typing import Any
 
 from build import make_corpus, processor
+from first_batch import KINDS
 from load_datasets import write_dataset
 
 from dataprep import __version__
@@ -63,7 +65,8 @@ PACKAGES = (
 )  # fmt: skip
 BYTES_PER_TOKEN = 4.4  # of JSONL, with the GPT-2 tokenizer
 SPARSE_SAMPLES, SPARSE_SHARDS = 10**9, 1000
-PARTS = ("shapes", "types", "cold", "start", "steps", "state", "peers")
+PARTS = ("shapes", "types", "cold", "start", "first", "steps", "state", "peers")
+STARTS = 7  # processes for each kind of rows
 
 Figures = dict[str, Any]
 
@@ -225,6 +228,19 @@ def start(bench: Bench) -> Figures:
     }  # fmt: skip
 
 
+def first(bench: Bench) -> Figures:
+    """Measure the first batch of a process, beyond `import torch`: ms, by kind of rows, in turn."""
+    script = str(ROOT / "benchmarks" / "first_batch.py")
+    runs: dict[str, list[float]] = {name: [] for name in KINDS}
+    for _ in range(STARTS):
+        for name, found in runs.items():
+            found.append(float(subprocess.check_output([sys.executable, script, name])))
+    return {
+        "processor": processor(),
+        "ms": {name: round(statistics.median(found), 1) for name, found in runs.items()},
+    }
+
+
 def steps(bench: Bench) -> Figures:
     """Measure the loader beside a training step of 10 ms."""
     dataset = bench.dataset("built")
@@ -318,8 +334,8 @@ def machine(bench: Bench) -> Figures:
 
 
 RUNS: dict[str, Callable[[Bench], Any]] = {
-    "shapes": shapes, "types": types, "cold": cold, "start": start, "steps": steps,
-    "state": state, "peers": peers,
+    "shapes": shapes, "types": types, "cold": cold, "start": start, "first": first,
+    "steps": steps, "state": state, "peers": peers,
 }  # fmt: skip
 
 

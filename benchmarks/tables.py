@@ -247,6 +247,16 @@ def load_facts() -> str:
     )
 
 
+def load_first() -> str:
+    """Return the time to the first batch of a script, by kind of rows."""
+    found = results("load")["first"]
+    times = ", ".join(f"{name} {ms:.0f} ms" for name, ms in found["ms"].items())
+    return paragraph(
+        "First batch of a process that only loads, beyond the time of `import torch` (imports of"
+        f" dataprep, opening, one batch): {times}. Measured on {found['processor']}."
+    )
+
+
 def chat_summary() -> str:
     """Return the table of conversations, rendered and tokenized."""
     found = results("chat")
@@ -330,6 +340,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "load-shapes": load_shapes,
     "load-types": load_types,
     "load-facts": load_facts,
+    "load-first": load_first,
     "chat-summary": chat_summary,
     "rounds-sizes": rounds_sizes,
     "shares-orders": shares_orders,
@@ -349,6 +360,7 @@ NEEDED = {
     "load-shapes": {"shapes"},
     "load-types": {"types"},
     "load-facts": {"cold", "start", "state", "steps"},
+    "load-first": {"first"},
     "chat-summary": {"build", "map", "with_masks"},
     "rounds-sizes": {"sizes"},
     "shares-orders": {"after", "before"},

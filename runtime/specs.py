@@ -354,8 +354,7 @@ class BuiltRows:
         Raise `UsageError` if the attribute `options` names a field that the spec for `split` does
         not have.
         """
-        spec = cast("TokenRows", self.of(split))
-        return spec.open(split, sample_mask=sample_mask)
+        return cast("TokenRows", self.of(split)).open(split, sample_mask=sample_mask)
 
 
 RowSpec = Windows | Packed | Documents | Preferences | Embeddings | Pairs

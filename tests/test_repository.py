@@ -194,6 +194,40 @@ def loaded_after(code: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
+OF_ROWS = ("arrays", "collate", "external", "inspect", "mixture", "rows", "stream")
+WINDOWS = {"rows.buffer_pool", "rows.segments", "rows.windows"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "own"),
+    [
+        ("windows", WINDOWS),
+        ("packed", {
+            "rows.gather", "rows.packed", "rows.packing", "rows.packing_plan", "rows.plan_cache",
+            "rows.segments",
+        }),
+        ("embeddings", {"arrays.embeddings", "arrays.stored_rows"}),
+        ("stream", WINDOWS | {
+            "stream.dataset", "stream.deal", "stream.loader", "stream.order", "stream.reader",
+            "stream.state",
+        }),
+    ],
+)  # fmt: skip
+def test_a_first_batch_imports_the_rows_that_it_serves(kind: str, own: set[str]) -> None:
+    """Neither other rows, nor libraries that take longer to import than all of dataprep."""
+    code = f"from benchmarks.first_batch import KINDS; next(iter(KINDS[{kind!r}]()))"
+    found = loaded_after(code) - loaded_after("import torch")
+    runtime = {name.removeprefix("dataprep.runtime.") for name in found}
+    rows = {name for name in runtime if name.partition(".")[0] in OF_ROWS and "." in name}
+    assert rows - {"arrays.pair_data"} == own  # a type in the signature of `create_loader`
+    assert "dataprep.pipeline" not in found
+    slow = {
+        "ast", "concurrent.futures", "fractions", "importlib.metadata", "numpy.ma",
+        "numpy.random", "secrets", "uuid", *HEAVY,
+    }  # fmt: skip
+    assert sorted(found & slow) == []
+
+
 def test_formats_needs_numpy_and_msgspec_alone() -> None:
     """What is on disk can be read and verified with two small libraries (others only on demand)."""
     allowed = {*sys.stdlib_module_names, "numpy", "msgspec", "dataprep"}

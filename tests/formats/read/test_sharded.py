@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
 
 from dataprep.formats.read.dataset import Split, open_dataset
 from dataprep.formats.read.mapped import MappedFiles
-from dataprep.formats.read.sharded import Cuts, WindowPlaces, bases, check_inside
+from dataprep.formats.read.sharded import Cuts, WindowPlaces, bases, check_inside, distinct
 from tests.scenes.datasets import make_dataset, random_split
 
 SHARDS = [[500], [3], [], [500, 7], [90], [500, 2]]
@@ -160,3 +161,15 @@ def test_what_is_outside_is_named(starts: list[int], length: int, said: str) -> 
     check_inside("rows", np.array([0, 9 - min(length, 9)]), min(length, 9), 9)
     with pytest.raises(IndexError, match=f"^{said}$"):
         check_inside("rows", np.array(starts), length, 9)
+
+
+@given(arrays(
+    st.sampled_from([np.int64, np.uint64, np.int32]),
+    array_shapes(min_dims=1, max_dims=2, min_side=0), elements=st.integers(0, 9),
+))  # fmt: skip
+def test_distinct_is_numpy_unique(numbers: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> None:
+    """The same values in the same type, in a new array."""
+    before = numbers.copy()
+    found, expected = distinct(numbers), np.unique(numbers)
+    assert (found.dtype, found.tolist()) == (expected.dtype, expected.tolist())
+    assert np.array_equal(numbers, before) and not np.shares_memory(found, numbers)
