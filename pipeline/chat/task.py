@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.read.boundaries import ragged
+from dataprep.formats.read.sharded import distinct
 
 from ..execute.task import Report
 from ..execute.unit_files import ALL, DocumentRows, Marks, Piece, PieceWriter
@@ -387,7 +388,7 @@ class _ChatUnit(RecordUnit[_EncodedBatch]):
             self._sinks[0].write(batch.ids, batch.lengths, rows, batch.marks)
             return len(batch.ids)
         split = assign(batch.hashes, self._ends)
-        for number in np.unique(split).tolist():
+        for number in distinct(split).tolist():
             chosen = np.flatnonzero(split == number)
             own = _tokens_of(chosen, batch.lengths)
             marks = batch.marks.take(own, chosen)

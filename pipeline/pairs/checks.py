@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import DataprepError
+from dataprep.formats.read.sharded import distinct
 
 from .csr import Ints, row_sets
 
@@ -43,7 +44,7 @@ def check_links(
     whole = whole and offsets[-1] == len(keyword_ids) and bool((np.diff(offsets) >= 0).all())
     _require(whole, "pair_keyword_offsets", "do not cut the keywords into pairs")
     keys = pair_index[:, 0] * sources + pair_index[:, 1]
-    _require(len(np.unique(keys)) == len(keys), "pair_index", "holds a pair twice")
+    _require(len(distinct(keys)) == len(keys), "pair_index", "holds a pair twice")
 
 
 def check_negatives(
@@ -111,8 +112,8 @@ def check_splits(splits: Mapping[str, Ints], questions: Ints) -> None:
     _require(whole, "splits", "do not hold every pair once")
     rising = all((np.diff(rows) > 0).all() for rows in splits.values())
     _require(rising, "splits", "are not in increasing order")
-    held = [np.unique(questions[rows]) for rows in splits.values()]
-    total = len(np.unique(questions))
+    held = [distinct(questions[rows]) for rows in splits.values()]
+    total = len(distinct(questions))
     _require(sum(map(len, held)) == total, "splits", "share a question")
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from dataprep.formats.read.sharded import distinct
+
 __all__ = ["RowSets", "flat_positions", "ranks_in_runs", "row_sets"]
 
 Ints = npt.NDArray[np.int64]
@@ -64,7 +66,7 @@ def row_sets(numbers: Ints, values: Ints, count: int, limit: int) -> RowSets:
     [5]
     """
     kept = numbers >= 0
-    keys = np.unique(numbers[kept] * limit + values[kept])
+    keys = distinct(numbers[kept] * limit + values[kept])
     at, found = np.divmod(keys, max(1, limit))
     offsets = np.searchsorted(at, np.arange(count + 1))
     return RowSets(offsets.astype(np.int64), found, limit, keys)

@@ -18,6 +18,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from dataprep.formats.read.sharded import distinct
+
 from ...read.json_lines import BadLineError, fault_of, parse_unique
 from ...read.json_proofs import (
     lines_of_brackets,
@@ -142,7 +144,7 @@ def names_once(data: bytes, starts: Starts, found: Objects, names: int | None = 
         return True
     bounds = np.append(starts, len(data))
     seen = np.diff(np.searchsorted(ends, bounds))
-    lines = np.unique(np.searchsorted(bounds, unsure, "right") - 1).tolist()
+    lines = distinct(np.searchsorted(bounds, unsure, "right") - 1).tolist()
     for line in lines:
         try:
             parse_unique(data[bounds[line] : bounds[line + 1]].rstrip(_AFTER))
