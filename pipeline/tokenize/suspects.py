@@ -103,7 +103,7 @@ class Suspects:
             return []
         ends = np.cumsum(np.fromiter(map(len, searched), np.int64, len(searched)))
         holding = np.searchsorted(ends, np.concatenate(places), side="right")
-        return [numbers[place] for place in np.unique(holding).tolist()]
+        return [numbers[place] for place in sorted(set(holding.tolist()))]
 
     def _places(self, data: npt.NDArray[np.uint8], start: int) -> npt.NDArray[np.intp]:
         """Return the offsets in `data` at which code points of the set begin.

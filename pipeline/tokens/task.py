@@ -320,11 +320,10 @@ class _TextUnit(RecordUnit[Batch]):
             return self._sinks[0].add(texts, rows)
         parts = assign(rows.hashes, self._ends)
         tokens = 0
-        for number in np.unique(parts).tolist():
+        for number, sink in enumerate(self._sinks):
             chosen = np.flatnonzero(parts == number)
-            tokens += self._sinks[number].add(
-                [texts[index] for index in chosen.tolist()], rows.take(chosen)
-            )
+            if len(chosen):
+                tokens += sink.add([texts[index] for index in chosen.tolist()], rows.take(chosen))
         return tokens
 
     def _rows(self, batch: Batch, texts: list[bytes], span: Span) -> DocumentRows:
