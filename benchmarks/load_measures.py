@@ -211,25 +211,32 @@ def beside_steps(
 ) -> Figures:
     """Run a loop of computing steps, with the loader and with one constant batch.
 
-    And with a thread that does nothing but copy as many tokens as the loader does: what that slows
-    the step down is the price of memory that two processors share, and no loader is below it.
+    And with the loader's `mock=True`, which serves batches from memory, and with a thread that does
+    nothing but copy as many tokens as the loader does: what that slows the step down is the price
+    of memory that two processors share, and no loader is below it. `loader_cpu_ms` is the processor
+    time of all threads that a step takes more with the loader than with the constant batch.
     """
     batches = forever(loader := make(dataset, batch, seq, options))
+    mock = forever(make(dataset, batch, seq, {**options, "mock": True}))
     same = itertools.repeat(next(batches))
     next(bare := _bare(dataset, batch, seq))  # all tokens are in memory from here on
     step = _step(step_ms / 1e3)
     waited = -loader.stats().waited_s
-    runs = [[_loop(steps, step) for steps in (same, batches, bare)] for _ in range(rounds)]
+    order = (same, batches, bare, mock)
+    runs = [[_loop(steps, step) for steps in order] for _ in range(rounds)]
     waited += loader.stats().waited_s
 
-    def slower(which: int) -> float:
-        return round(100 * statistics.median(run[which] / run[0] - 1 for run in runs), 2)
+    def slower(which: int, than: int = 0) -> float:
+        ratios = [run[which][0] / run[than][0] for run in runs]
+        return round(100 * (statistics.median(ratios) - 1), 2)
 
     return {
-        "step_ms": round(statistics.median(run[1] for run in runs) / 100 * 1e3, 2),
+        "step_ms": round(statistics.median(run[1][0] for run in runs) / 100 * 1e3, 2),
         "slower_percent": slower(1),
+        "slower_than_mock_percent": slower(1, 3),
         "bare_copies_slower_percent": slower(2),
-        "waited_percent": round(100 * waited / sum(run[1] for run in runs), 3),
+        "loader_cpu_ms": round(statistics.median(10 * (run[1][1] - run[0][1]) for run in runs), 3),
+        "waited_percent": round(100 * waited / sum(run[1][0] for run in runs), 3),
     }
 
 
@@ -267,12 +274,13 @@ def _step(seconds: float) -> Callable[[], object]:
     return lambda: [torch.mm(matrix, matrix) for _ in range(count)]
 
 
-def _loop(batches: Iterator[Any], step: Callable[[], object]) -> float:
-    began = time.perf_counter()
+def _loop(batches: Iterator[Any], step: Callable[[], object]) -> tuple[float, float]:
+    """Return the wall-clock and the processor seconds of 100 steps."""
+    began, used = time.perf_counter(), time.process_time()
     for _ in range(100):
         next(batches)
         step()
-    return time.perf_counter() - began
+    return time.perf_counter() - began, time.process_time() - used
 
 
 def state(dataset: str, batch: int, seq: int, options: Figures) -> Figures:
