@@ -354,6 +354,8 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="*", default=[], help="words of the rows of sizes")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
+    if arguments.sizes and arguments.write:
+        parser.error("--write stores all rows of sizes: leave --sizes out")
     with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
         for found in run(arguments, Path(scratch)):
             print(json.dumps(found, indent=1), flush=True)
@@ -365,7 +367,7 @@ def keep(found: Figures) -> None:
     """Add `found` to the results; drop figures of another machine or version."""
     old = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     if "machine" in found and found["machine"] != old.get("machine"):
-        old = {}
+        old = {part: old[part] for part in OTHER_MACHINES & old.keys()}
     RESULTS.write_text(json.dumps(old | found, indent=1) + "\n")
 
 

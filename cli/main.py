@@ -6,7 +6,6 @@ imported when its work begins. So ``dataprep --help`` imports click and nothing 
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
 import os
 import sys
@@ -146,16 +145,7 @@ def main() -> NoReturn:
     code = run(sys.argv[1:])
     signals.output_complete(code)
     output.abandon_broken_streams()
-    _end(code)
-
-
-def _end(code: int) -> NoReturn:
-    """End the process with the exit code `code`, after the functions registered with `atexit`.
-
-    The interpreter does not free its objects, which takes 50 ms after a build.
-    """
-    atexit._run_exitfuncs()
-    os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def profile_lines(report: BuildReport[Any]) -> list[str]:
         for name, what in STAGES.items()
         if name in profile.stages
     ]
-    if not stages:
+    if report.reused:
         return []
     moments = sorted(profile.timeline.items(), key=itemgetter(1))
     line = [f"  {seconds:7.3f} s  {MOMENTS[moment]}" for moment, seconds in moments]

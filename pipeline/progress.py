@@ -67,7 +67,7 @@ STAGES = {
 
 
 MOMENTS = {
-    "begin": "the build begins: Python and its libraries are imported",
+    "begin": "the build begins: Python and the modules of the build are imported",
     "load": "the tokenizer begins to load",
     "loaded": "the tokenizer is loaded, and a sample of the input is encoded",
     "units": "the plan is written, and the units begin",
@@ -75,7 +75,7 @@ MOMENTS = {
     "done": "all units are finished",
     "published": "the dataset is in its place",
 }
-"""Description of each moment of a build, in their usual order."""
+"""Description of each moment, in the usual order. A build has only those that occur in it."""
 
 
 class StageClock:
@@ -144,7 +144,8 @@ class Profile:
 def process_started() -> float | None:
     """Return the value that `time.perf_counter` had when this process was started, to 10 ms.
 
-    Return None on systems other than Linux.
+    A program that replaced another in its process counts from the start of the first. Return None
+    on systems other than Linux.
     """
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()

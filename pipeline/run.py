@@ -233,11 +233,12 @@ class _Build:
                 self._staging.put(self._staging.path / name, data)
             self._staging.put(self._staging.path / PLAN_NAME, msgspec.json.encode(self._plan))
             begun = time.perf_counter()
-            profile.mark("units")
+            if self._plan.units:
+                profile.mark("units")
             executor, workers = self._run_units()
             done = time.perf_counter()
-            profile.mark("done")
             if self._plan.units:
+                profile.mark("done")
                 self._units.tell("commit")
             self._writeback.finish()
             try:
@@ -353,7 +354,6 @@ class _Build:
         """Call `Kind.check`. If it raises an error, arrange that all finished units are removed."""
         try:
             self._kind.check(self._prepared)
-            self._units.profile.mark("checked")
         except (DataprepError, PlanRefused):
             self._useless_units = True
             raise

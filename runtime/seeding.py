@@ -113,14 +113,14 @@ def isolated() -> Iterator[None]:
     """
     python, torch_state = random.getstate(), torch.get_rng_state()
     # Saving and restoring NumPy's state takes 100 us, exchanging its generator no time.
-    numpy: Any = np.random  # whose types lack these two functions
-    own = numpy.get_bit_generator()
+    generators: Any = np.random  # whose types lack these two functions
+    own = generators.get_bit_generator()
     spare = _SPARE.pop() if _SPARE else np.random.MT19937(0)
-    numpy.set_bit_generator(spare)
+    generators.set_bit_generator(spare)
     try:
         yield
     finally:
-        numpy.set_bit_generator(own)
+        generators.set_bit_generator(own)
         _SPARE.append(spare)
         random.setstate(python)
         torch.set_rng_state(torch_state)

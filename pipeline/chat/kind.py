@@ -34,7 +34,7 @@ class ChatKind(TokenBuild[ChatPrepared]):
         return prepare_chat(
             options, survey, sample_bytes=sample_bytes(context), workers=context.early,
             early=early_tokenizer(context),
-            engine_problem=context.refused,
+            engine_problem=context.refused, mark=context.mark,
         )  # fmt: skip
 
     def difference(self, existing: Manifest, prepared: ChatPrepared) -> str | None:

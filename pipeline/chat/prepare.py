@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -132,6 +133,7 @@ def prepare_chat(
     early: EarlyEngine | None = None,
     workers: Processes | None = None,
     engine_problem: str | None = None,
+    mark: Callable[[str], None] = lambda _: None,
 ) -> ChatPrepared:
     """Return the plan and a rendered sample of the inputs; see `tokens.prepare.prepare`.
 
@@ -152,7 +154,10 @@ def prepare_chat(
         sampled = take_chat_sample(request)
     probes = make_probes()
     gate = gate_texts(probes, sampled.sample)
-    reference = None if early is None else reference_of(options, source, gate, literal=False)
+    compared = gate if engine_problem is None and options.engine != TOKENIZERS else []
+    reference = (
+        None if early is None else reference_of(options.tokenizer, source, compared, literal=False)
+    )
     with naming(options.tokenizer):
         choice = choose_engine(
             engine_json, options.engine, gate,
@@ -184,7 +189,7 @@ def prepare_chat(
     return ChatPrepared(
         options=options, plan=plan, tokenizer=entry, tokenizer_json=source.json,
         tokenizer_origin=source.origin, engine_json=engine_json, encoder=choice.encoder,
-        doubt=choice.doubt, reference=reference, shares=shares, stored_options=stored,
+        doubt=choice.doubt, reference=reference, mark=mark, shares=shares, stored_options=stored,
         sample=sampled.sample,
         notes=(
             *folder_notes(options), *named_split_notes(options, sources, shares, "chat"),

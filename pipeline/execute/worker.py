@@ -14,9 +14,10 @@ exits at the end of its input. This command processes one unit:
     printf 'plan %s\nunit %d 1\n' STAGING UNIT |
         python -c "from dataprep.pipeline.execute.worker import main; main()"
 
-The plan names the kind of build, a class that the worker imports. A worker is a fresh interpreter
-for two reasons: a fork can deadlock if the parent has threads, and multiprocessing's "spawn"
-imports the caller's script again, which fails if the script has no main guard.
+The plan names the kind of build, a class that the worker imports. A worker is a new interpreter, or
+a fork of such a worker (see `forking`). It is never a fork of the caller's process, which can
+deadlock if the caller has threads, nor started by multiprocessing's "spawn", which imports the
+caller's script again and fails if the script has no main guard.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 import numpy as np
@@ -29,9 +29,6 @@ from dataprep.formats.library_errors import is_failure, reason_of
 from .awkward_stub import Ragged, install_stand_in, remove_stand_in
 from .reference import Encoded, Reference, ReferenceEngine, offsets_of
 from .suspects import COMPARED, Suspects, suspects_of
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "BUILT_IN",

@@ -1,7 +1,6 @@
 """The reference library, Hugging Face `tokenizers`: it loads and runs any tokenizer.json.
 
-The ids of every other engine are compared with its ids (see `engines`). All functions that import
-the library are here.
+The ids of every other engine are compared with its ids (see `engines`).
 """
 
 from __future__ import annotations
@@ -84,8 +83,8 @@ class ReferenceEngine(_LoadedTokenizers):
 class Reference:
     """The user's tokenizer, as `tokenizers` loads it, and the ids that it gives to texts.
 
-    A thread calls `load` to load it and encodes `texts`, so that this takes no time from a process
-    that waits for another engine. The library releases the interpreter lock.
+    A thread calls `load` to load it and encodes `texts`, while the process waits for another engine
+    that a worker loads. The library works mostly without the interpreter lock.
     """
 
     def __init__(self, load: Callable[[], Tokenizer], texts: Sequence[bytes]) -> None:
@@ -94,7 +93,7 @@ class Reference:
         self._encoded: Encoded | None = None
         self._error: BaseException | None = None
         # Not a daemon: an interpreter that ends would stop one inside the library, which crashes.
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, name="reference tokenizer")
         self._thread.start()
 
     def tokenizer(self) -> Tokenizer:

@@ -4,7 +4,7 @@ It can also check that such plain text does not become a special token.
 
 A search for each special token would take longer than tokenizing. So all special tokens with the
 same first character are combined in one regular expression, which has a branch wherever the tokens
-differ. It is used only for texts that contain all punctuation of the prefix that the tokens share.
+differ. It is used only for texts that contain the prefix that these tokens share.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class SpecialTextCounter:
 
 
 def _parts(prefix: bytes) -> list[bytes]:
-    """Return what a text with a token that begins with `prefix` contains, the fastest search first.
+    """Return byte strings that are in every text with `prefix`, the fastest search first.
 
-    These are the punctuation of the prefix, byte by byte, and the prefix itself. A single byte is
-    found ten times as fast as several.
+    They are the bytes of the prefix that are not ASCII letters or digits, and the prefix itself. A
+    single byte is found ten times as fast as several.
 
     >>> _parts(b"<|im_"), _parts(b"[")
     ([b'<', b'|', b'_', b'<|im_'], [b'['])

@@ -123,7 +123,10 @@ class TokenBuild(TokenTasks, Generic[P]):
             return
         with naming(prepared.options.tokenizer):
             self._tokenizer = prepared.reference.tokenizer()
-            problem = prepared.doubt() if prepared.doubt else None
+            if prepared.doubt is None:
+                return
+            problem = prepared.doubt()
+        prepared.mark("checked")
         if problem is not None:
             raise PlanRefused(problem)
 
@@ -192,7 +195,7 @@ class TokenKind(TokenBuild[TokenPrepared]):
         return prepare(
             options, survey, sample_bytes=sample_bytes(context),
             early=early_tokenizer(context),
-            engine_problem=context.refused,
+            engine_problem=context.refused, mark=context.mark,
         )  # fmt: skip
 
     def difference(self, existing: Manifest, prepared: TokenPrepared) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -96,6 +96,8 @@ class TokenPrepared(Prepared):
     doubt: Doubt | None
     reference: Reference | None
     """The user's tokenizer, unless it was loaded and compared during the preparation."""
+    mark: Callable[[str], None] = lambda _: None
+    """As in `Context`."""
     shares: dict[str, float | int | None]
     sample: Sample
 
@@ -118,6 +120,7 @@ def prepare(
     sample_bytes: int,
     early: EarlyEngine | None = None,
     engine_problem: str | None = None,
+    mark: Callable[[str], None] = lambda _: None,
 ) -> TokenPrepared:
     """Return the plan of a build, made from its options and a sample of its inputs.
 
@@ -144,7 +147,12 @@ def prepare(
     sample = take_sample(sources, units, read, sample_bytes)
     probes = make_probes()
     gate = gate_texts(probes, sample)
-    reference = None if early is None else reference_of(options, source, gate, literal=literal)
+    compared = gate if engine_problem is None and options.engine != TOKENIZERS else []
+    reference = (
+        None
+        if early is None
+        else reference_of(options.tokenizer, source, compared, literal=literal)
+    )
     with naming(options.tokenizer):
         choice = choose_engine(
             engine_json, options.engine, gate,
@@ -173,7 +181,7 @@ def prepare(
     return TokenPrepared(
         options=options, plan=plan, tokenizer=entry, tokenizer_json=source.json,
         tokenizer_origin=source.origin, engine_json=engine_json, encoder=choice.encoder,
-        doubt=choice.doubt, reference=reference, shares=shares, stored_options=stored,
+        doubt=choice.doubt, reference=reference, mark=mark, shares=shares, stored_options=stored,
         sample=sample,
         notes=(*folder_notes(options), *named_split_notes(options, sources, shares)),
         files=files_of(source, engine_json), synced=synced(splitting),
@@ -200,19 +208,19 @@ def ready_encoder(plan: Plan[TokenPayload], encoder: Encoder, engine_json: bytes
 
 
 def reference_of(
-    options: _TokenizerOptions, source: TokenizerSource, texts: Sequence[bytes], *, literal: bool
+    tokenizer: str | None, source: TokenizerSource, texts: Sequence[bytes], *, literal: bool
 ) -> Reference:
-    """Start loading the user's tokenizer, and encoding `texts` with it if engines are compared.
+    """Start loading the user's tokenizer, and encoding `texts` with it.
 
     If `literal` is True, the tokenizer keeps special tokens spelled in texts as plain text.
     """
 
     def load() -> Tokenizer:
-        loaded = load_tokenizer(source.json, options.tokenizer)
+        loaded = load_tokenizer(source.json, tokenizer)
         loaded.encode_special_tokens = literal
         return loaded
 
-    return Reference(load, [] if options.engine == TOKENIZERS else texts)
+    return Reference(load, texts)
 
 
 def files_of(source: TokenizerSource, engine_json: bytes) -> dict[str, bytes]:
@@ -272,13 +280,6 @@ def check_sources(sources: Sequence[Source], remedy: str) -> None:
             f"{len(sources):,} files are more than the limit of {_MAX_SOURCES:,}", where="--input",
             remedy=remedy,
         )  # fmt: skip
-
-
-class _TokenizerOptions(Protocol):
-    @property
-    def tokenizer(self) -> str | None: ...
-    @property
-    def engine(self) -> str: ...
 
 
 class _SplitOptions(Protocol):

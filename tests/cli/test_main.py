@@ -399,6 +399,32 @@ def test_signals_during_the_first_imports(number: signal.Signals, code: int) -> 
     assert "Nothing was touched." in done.stderr
 
 
+ENDING = """
+import atexit, os, signal, sys
+
+def last():
+    os.kill(os.getpid(), signal.SIGINT)
+    print("the last words")
+
+atexit.register(last)
+from dataprep.cli.entry import main
+sys.argv = ["dataprep", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.parametrize(("words", "code"), [(["--version"], 0), (["verify", "nowhere"], 7)])
+def test_the_end_of_a_process(words: list[str], code: int) -> None:
+    """Functions of atexit are called, what they print arrives, and no signal changes the code."""
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING, *words],
+        capture_output=True, text=True, env=environment(), check=False,
+    )  # fmt: skip
+    assert done.returncode == code
+    assert done.stdout.endswith("the last words\n")
+    assert done.stderr.count("\n") == (code != 0)
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script(shell: str) -> None:
     """The script of each shell refers to the variable that the program listens to."""

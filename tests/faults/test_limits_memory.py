@@ -115,7 +115,7 @@ def check(
 
 
 def _started(workers: int) -> int:
-    """Return the number of interpreters of a build that starts so many workers."""
+    """Return the number of new interpreters in a build that starts `workers` workers."""
     return 1 if CAN_FORK else workers
 
 

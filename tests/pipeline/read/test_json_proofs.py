@@ -21,13 +21,16 @@ from tests.support import examples
 @example(b"\xf4\x90\x80\x80")
 @example(b"\xc0\x80")
 def test_utf8_is_what_python_takes(data: bytes) -> None:
-    """The quick check refuses exactly what strict decoding refuses."""
+    """The quick check refuses exactly what strict decoding refuses, by pyarrow and by decoding."""
     try:
         data.decode()
         valid = True
     except UnicodeDecodeError:
         valid = False
-    assert json_checks.is_utf8(data) == valid
+    for limit in (0, len(data) + 1):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(json_checks, "_ARROW_FROM_BYTES", limit)
+            assert json_checks.is_utf8(data) == valid
 
 
 @examples(300)
