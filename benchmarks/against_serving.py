@@ -81,7 +81,13 @@ def create(
 ) -> Any:  # fmt: skip
     """Make a loader by whichever arguments `create_loader` has."""
     if "io" in options:
-        place = dataprep.open_dataset(place, io=options.pop("io"))
+        how = options.pop("io")
+        try:
+            place = dataprep.open_dataset(place, io=how)
+        except Exception as error:  # BASE may have no public name for it
+            if getattr(error, "code", None) != "E_KIND":
+                raise
+            place = dataprep.open_arrays(place, io=how)
     if isinstance(rows, str):
         options["rows"] = rows
     elif rows is not None and SPECS:
